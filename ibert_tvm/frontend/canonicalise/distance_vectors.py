@@ -129,31 +129,26 @@ def picked(products: HeadProducts, places: FromInputs, axis: int, op: str) -> Pa
     return PairTerms((term,), view, ops=(*products.ops, op), layer=products.layer)
 
 
-def terms_binary(op: str, left: Any, right: Any) -> Value | None:
-    """Interpret an elementwise operator on terms of scores; None if there are none.
+def joined_terms(_c: Emitter, op: str, left: PairTerms, right: PairTerms) -> PairTerms:
+    """Interpret a sum of terms."""
+    return replace(left, terms=(*left.terms, *right.terms), ops=(*left.ops, *right.ops, op))
 
-    Raises
-    ------
-    Mismatch
-        If it is neither a scale nor a sum with scores or other terms.
-    """
-    for one, other, swapped in ((left, right, False), (right, left, True)):
-        if not isinstance(one, PairTerms):
-            continue
-        adds = op == "relax.add"
-        if adds and isinstance(other, Scores):
-            return _added(other, one, op)
-        if adds and isinstance(other, PairTerms):
-            return replace(one, terms=(*one.terms, *other.terms), ops=(*one.ops, *other.ops, op))
-        number = scalar(other) if isinstance(other, FromInputs) else None
-        if number == 0.0 and adds:
-            return one.after(op)
-        if number is not None and op == "relax.multiply":
-            return _scaled(one, number, op)
-        if number and op == "relax.divide" and not swapped:
-            return _scaled(one, 1 / number, op)
-        raise Mismatch("products with vectors for distances are only scaled and added to scores")
-    return None
+
+def terms_times(_c: Emitter, op: str, terms: PairTerms, other: FromInputs) -> PairTerms | None:
+    """Interpret terms times a number; None if it is none."""
+    number = scalar(other)
+    return None if number is None else _scaled(terms, number, op)
+
+
+def terms_over(_c: Emitter, op: str, terms: PairTerms, other: FromInputs) -> PairTerms | None:
+    """Interpret terms divided by a number; None if it is none."""
+    number = scalar(other)
+    return _scaled(terms, 1 / number, op) if number else None
+
+
+def terms_plus(_c: Emitter, op: str, terms: PairTerms, other: FromInputs) -> Value | None:
+    """Interpret terms to which nothing is added; None if it is something."""
+    return terms.after(op) if scalar(other) == 0.0 else None
 
 
 def _scaled(terms: PairTerms, number: float, op: str) -> PairTerms:
@@ -161,7 +156,8 @@ def _scaled(terms: PairTerms, number: float, op: str) -> PairTerms:
     return replace(terms, terms=tuple(scaled), ops=(*terms.ops, op))
 
 
-def _added(scores: Scores, terms: PairTerms, op: str) -> Scores:
+def scores_plus_terms(_c: Emitter, op: str, scores: Scores, terms: PairTerms) -> Scores:
+    """Interpret the sum of scores and terms of the same queries and keys."""
     for term in terms.terms:
         of_queries = _in_place(term, ("query", "key")) == _merged(scores.view)
         if not of_queries and _in_place(term, ("key", "query")) != _merged(scores.view):

@@ -473,7 +473,7 @@ class Emitter:
             tall, wide, view = patch_layout(value, self.batch, self.images[value.name])
             source = self.patches(value.name, tall, wide)
             return Hidden(source, view, ops=value.ops, layer=value.layer)
-        if isinstance(value, MaskedHidden) and not value.summed and value.weights == "mask":
+        if isinstance(value, MaskedHidden) and value.weights == "mask":
             if value.base not in self._masked:
                 self._masked[value.base] = self._mask(value)
             return replace(self._masked[value.base], view=value.view)
@@ -825,6 +825,7 @@ _KINDS = {
     "RowFunction": "a statistic of the channels of each token",
     "Mixed": "channels of heads that are mixed by position",
     "MaskedHidden": "a sum of tokens, or one by weights",
+    "TokenSum": "a sum of tokens, or one by weights",
     "FilledHidden": "a hidden tensor with low numbers at padding",
     "list": "a tuple of tensors",
 }

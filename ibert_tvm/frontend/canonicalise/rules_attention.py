@@ -36,7 +36,6 @@ from .values import (
     Joined,
     KeptTest,
     Linear,
-    MaskedHidden,
     Mismatch,
     Pointwise,
     Probabilities,
@@ -44,6 +43,7 @@ from .values import (
     Scores,
     Value,
     Weight,
+    WeightedTokens,
 )
 from .views import Atom, Axis, View
 
@@ -345,7 +345,7 @@ def _kept_step(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     """Steps from "is this score masked?" to "has this row any key?"."""
     value = operands[0]
     op = c.op(call)
-    if call.op.name == "relax.max" and isinstance(value, (*_TOKENS, MaskedHidden, FilledHidden)):
+    if call.op.name == "relax.max" and isinstance(value, (*_TOKENS, WeightedTokens, FilledHidden)):
         axes, keep = max_axes(call)
         return largest(c, value, axes, op, keep=keep)
     if not isinstance(value, KeptTest):
@@ -383,51 +383,32 @@ def _softmax(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     return Probabilities(scores, scores.view, ops=(*scores.ops, c.op(call)), layer=scores.layer)
 
 
-def scores_binary(
-    c: Emitter, op: str, scores: Scores, other: FromInputs | Weight, *, swapped: bool
-) -> Scores:
-    """Interpret an elementwise operator on scores and a tensor made from inputs or constants.
+def scores_times(_c: Emitter, op: str, scores: Scores, other: FromInputs) -> Scores | None:
+    """Interpret scores times a number; None if it is none."""
+    number = scalar(other)
+    return None if number is None else scores.scaled(number, op)
 
-    Parameters
-    ----------
-    c : Emitter
-        The function under construction.
-    op : str
-        The operator.
-    scores : Scores
-        One operand.
-    other : FromInputs or Weight
-        The other one.
-    swapped : bool
-        Whether the scores are the right operand.
 
-    Returns
-    -------
-    Scores
-        The scores, scaled, masked or with a bias.
+def scores_over(_c: Emitter, op: str, scores: Scores, other: FromInputs) -> Scores | None:
+    """Interpret scores divided by a number; None if it is none."""
+    number = scalar(other)
+    if number is None:
+        return None
+    # The quotient itself: one over the number is rounded.
+    quotient = scores.scaled(1 / number, op)
+    if scores.cap is not None:
+        return replace(quotient, cap=scores.cap / number)
+    return replace(quotient, scale=scores.scale / number)
 
-    Raises
-    ------
-    Mismatch
-        If it is neither a scale nor something that `as_score_term` knows.
-    """
-    scales = op in ("relax.multiply", "relax.divide")
-    number = scalar(other) if scales and isinstance(other, FromInputs) else None
-    if scales and number is not None and not swapped:
-        if op == "relax.multiply":
-            return scores.scaled(number, op)
-        # The quotient itself: one over the number is rounded.
-        quotient = scores.scaled(1 / number, op)
-        if scores.cap is not None:
-            return replace(quotient, cap=scores.cap / number)
-        return replace(quotient, scale=scores.scale / number)
-    if op == "relax.multiply" and number is not None:
-        return scores_binary(c, op, scores, other, swapped=False)
-    if op == "relax.add":
-        return _apply(c, scores, other, ADDED, op)
-    if op == "relax.subtract" and not swapped:
-        return _apply(c, scores, other, SUBTRACTED, op)
-    raise Mismatch("attention scores are only scaled by a number, masked, and normalised")
+
+def scores_plus(c: Emitter, op: str, scores: Scores, other: FromInputs | Weight) -> Scores:
+    """Interpret what is added to scores."""
+    return _apply(c, scores, other, ADDED, op)
+
+
+def scores_minus(c: Emitter, op: str, scores: Scores, other: FromInputs | Weight) -> Scores:
+    """Interpret what is subtracted from scores."""
+    return _apply(c, scores, other, SUBTRACTED, op)
 
 
 ATTENTION_RULES: dict[str, Rule] = {

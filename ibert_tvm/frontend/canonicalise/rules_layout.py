@@ -29,7 +29,6 @@ from .values import (
     Hidden,
     KeptTest,
     Linear,
-    MaskedHidden,
     Mismatch,
     Mixed,
     PairTerms,
@@ -40,13 +39,14 @@ from .values import (
     RowFunction,
     Scores,
     Weight,
+    WeightedTokens,
 )
 from .views import Atom, Axis, View
 
 _LAID_OUT = (
     FilledHidden,
     HeadProducts,
-    MaskedHidden,
+    WeightedTokens,
     Pixels,
     Probabilities,
     QueryScores,

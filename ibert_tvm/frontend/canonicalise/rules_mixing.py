@@ -8,61 +8,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import mixing
+from .emitter import Emitter
 from .inputs import constant_array, scalar
-from .values import FromInputs, Hidden, Mixed, Pointwise, Weight
+from .values import FromInputs, Hidden, Mixed, Pointwise, Value, Weight
 from .views import View
 
 
-def mixed_binary(op: str, left: Any, right: Any) -> Mixed | None:
-    """Interpret an elementwise operator on channels of heads that are mixed by position.
-
-    Parameters
-    ----------
-    op : str
-        The operator.
-    left, right : Value
-        Its operands.
-
-    Returns
-    -------
-    Mixed or None
-        None if there are none, and other rules decide.
-
-    Raises
-    ------
-    Mismatch
-        If they are no lanes of one head.
-    """
-    pair = [item for item in (left, right) if isinstance(item, Mixed)]
-    if op in ("relax.add", "relax.subtract") and len(pair) == 2:
-        return mixing.added(left, right, 1 if op == "relax.add" else -1, op)
-    if op not in ("relax.multiply", "relax.divide"):
-        return None
-    for one, other in ((left, right), (right, left)):
-        number = scalar(other) if isinstance(other, FromInputs) else None
-        if isinstance(one, Mixed) and number is not None and (op == "relax.multiply" or number):
-            if op == "relax.divide" and one is right:
-                return None
-            factor = number if op == "relax.multiply" else 1 / number
-            return mixing.scaled(one, factor, (*one.ops, op))
-        if op == "relax.multiply" and isinstance(one, Mixed | Hidden | Pointwise):
-            table = _table(other)
-            view = one.base.view if isinstance(one, Pointwise) else one.view
-            if table is None or not turns(other, view):
-                continue
-            mixed = mixing.as_mixed(one)
-            if mixed is not None:
-                return mixing.turned(mixed, table, op)
-    return None
+def mixed_sum(_c: Emitter, op: str, left: Mixed, right: Mixed) -> Mixed:
+    """Interpret a sum or difference of channels of one head."""
+    return mixing.added(left, right, 1 if op == "relax.add" else -1, op)
 
 
-def turns(value: Any, view: View) -> bool:
+def mixed_times(_c: Emitter, op: str, mixed: Mixed, other: FromInputs) -> Mixed | None:
+    """Interpret channels of heads times a number; None if it is none."""
+    number = scalar(other)
+    return None if number is None else mixing.scaled(mixed, number, (*mixed.ops, op))
+
+
+def mixed_over(_c: Emitter, op: str, mixed: Mixed, other: FromInputs) -> Mixed | None:
+    """Interpret channels of heads divided by a number; None if it is none."""
+    number = scalar(other)
+    return mixing.scaled(mixed, 1 / number, (*mixed.ops, op)) if number else None
+
+
+def turned(_c: Emitter, op: str, one: Mixed | Hidden | Pointwise, other: Value) -> Mixed | None:
+    """Interpret channels of heads times numbers by position; None if they are no such."""
+    table = _table(other)
+    turning = table is not None and mixing.differs_by_position(table, one.view)
+    mixed = mixing.as_mixed(one) if turning else None
+    return None if mixed is None or table is None else mixing.turned(mixed, table, op)
+
+
+def turns(value: Value, view: View) -> bool:
     """Tell whether a value holds numbers that differ along the tokens of a tensor in `view`."""
     table = _table(value)
     return table is not None and mixing.differs_by_position(table, view)
 
 
-def _table(value: Any) -> NDArray[Any] | None:
+def _table(value: Value) -> NDArray[Any] | None:
     """Numbers that are the same in every run; None if a value holds no such."""
     if isinstance(value, Hidden) and value.rows is not None:
         value = value.rows

@@ -35,7 +35,10 @@ from .values import (
     Mismatch,
     Pointwise,
     Refusal,
+    Tokens,
+    TokenSum,
     Value,
+    WeightedTokens,
 )
 from .views import View
 
@@ -50,7 +53,7 @@ def _token_shape(c: Emitter, x: Hidden) -> tuple[int, ...]:
     return views.shape_of(x.view)
 
 
-def weighted(c: Emitter, value: Hidden | Pointwise, factor: FromInputs, op: str) -> Value:
+def weighted(c: Emitter, op: str, value: Tokens, factor: FromInputs) -> Value:
     """Interpret a hidden tensor times a tensor made from the inputs.
 
     Raises
@@ -68,9 +71,7 @@ def weighted(c: Emitter, value: Hidden | Pointwise, factor: FromInputs, op: str)
             "queries and keys"
         )
     mask, weights = as_token_weights(factor, c.probes, _token_shape(c, shown))
-    return MaskedHidden(
-        base, mask, False, shown.view, weights=weights, ops=(*base.ops, op), layer=base.layer
-    )
+    return MaskedHidden(base, mask, shown.view, weights, ops=(*base.ops, op), layer=base.layer)
 
 
 def _grows_from_zero(value: Pointwise) -> bool:
@@ -85,16 +86,14 @@ def _grows_from_zero(value: Pointwise) -> bool:
     )
 
 
-def filled_by_sum(
-    c: Emitter, value: Hidden | Pointwise, other: FromInputs, op: str
-) -> Value | None:
+def filled_by_sum(c: Emitter, op: str, value: Tokens, other: FromInputs) -> Value | None:
     """Interpret the addition of very low numbers to padding; None if it is another addition."""
     if constant_array(other) is not None:
         return None
-    base = value.base if isinstance(value, Pointwise) else value
-    if base.view[:2] != (c.rows, (c.seq_len,)) or len(base.view) != 3:
+    view = value.lifted().view
+    if view[:2] != (c.rows, (c.seq_len,)) or len(view) != 3:
         return None
-    mask = as_low_padding(other, c.probes, views.shape_of(base.view))
+    mask = as_low_padding(other, c.probes, views.shape_of(view))
     return None if mask is None else _filled(c, value, mask, op)
 
 
@@ -112,7 +111,7 @@ def filled_by_choice(
     number = scalar(other)
     if number == 0.0:  # the product with the mask
         try:
-            return weighted(c, hidden, kept_by(condition, inverted=inverted), op)
+            return weighted(c, op, hidden, kept_by(condition, inverted=inverted))
         except Mismatch as error:
             c.chosen_id = compared_id(condition, c.probes) if inverted else None
             raise Mismatch(
@@ -131,29 +130,23 @@ def _filled(c: Emitter, value: Any, mask: str, op: str) -> FilledHidden:
     return FilledHidden(hidden, mask, hidden.view, ops=(*hidden.ops, op), layer=hidden.layer)
 
 
-def pooled(c: Emitter, op: str, left: Any, right: Any) -> Hidden:
+def pooled(c: Emitter, op: str, total: TokenSum, divisor: FromInputs) -> Hidden:
     """Interpret the division of a sum over tokens by what makes it a mean."""
-    if op != "relax.divide" or not isinstance(left, MaskedHidden) or not left.summed:
-        raise Mismatch("attention probabilities or masked tensors are changed before their use")
-    if not isinstance(right, FromInputs):
-        raise Mismatch("a sum over tokens is divided by something other than their number")
-    kind = as_pooling(right, c.probes, left.mask, left.weights)
-    return _emit(c, kind, left, left.view, (*left.ops, op))
+    kind = as_pooling(divisor, c.probes, total.mask, total.weights)
+    return _emit(c, kind, total, total.view, (*total.ops, op))
 
 
 def summed(
     c: Emitter, value: MaskedHidden, axes: list[int] | None, op: str, *, keep: bool
 ) -> Value:
     """Interpret the sum of weighted tokens."""
-    if value.summed:
-        raise Mismatch("a sum is taken of something other than a masked hidden tensor")
     if axes is None or [value.view[axis] for axis in axes] != [(c.seq_len,)]:
         raise Mismatch("a hidden tensor is summed over something other than the sequence")
     view = _without(value.view, axes[0], keep=keep)
     ops = (*value.ops, op)
     if value.weights == "last":  # one of the weights is 1
         return _emit(c, "last_token", value, view, ops)
-    return replace(value, summed=True, view=view, ops=ops)
+    return TokenSum(value.base, value.mask, view, value.weights, ops=ops, layer=value.layer)
 
 
 def largest(c: Emitter, value: Any, axes: list[int] | None, op: str, *, keep: bool) -> Value:
@@ -170,7 +163,8 @@ def largest(c: Emitter, value: Any, axes: list[int] | None, op: str, *, keep: bo
     if isinstance(value, FilledHidden):
         return _emit(c, "max_pool", value, view, ops)
     function = value.base
-    if value.summed or value.weights != "mask" or not isinstance(function, Pointwise):
+    summed_up = isinstance(value, TokenSum)
+    if summed_up or value.weights != "mask" or not isinstance(function, Pointwise):
         raise Mismatch("padding is 0 in a maximum, which is above tokens that are negative")
     pool = _emit(c, "max_pool", replace(value, base=function.base), view, ops)
     return Pointwise(pool, function.samples, function.text, layer=value.layer)
@@ -182,7 +176,7 @@ def _without(view: View, axis: int, *, keep: bool) -> View:
 
 
 def _emit(
-    c: Emitter, kind: str, value: MaskedHidden | FilledHidden, view: View, ops: Sequence[str]
+    c: Emitter, kind: str, value: WeightedTokens | FilledHidden, view: View, ops: Sequence[str]
 ) -> Hidden:
     hidden = c.hidden(value.base)
     c.require_all_channels(hidden)
@@ -196,7 +190,7 @@ def _emit(
 def _top(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
     """The largest value and its place: torch's maximum over an axis."""
     value, op = operands[0], c.op(call)
-    if not isinstance(value, Hidden | Pointwise | MaskedHidden | FilledHidden):
+    if not isinstance(value, Hidden | Pointwise | WeightedTokens | FilledHidden):
         raise Mismatch("the largest entries of something other than a hidden tensor")
     if integer(call.attrs.k) != 1 or not bool(call.attrs.largest):
         raise Mismatch("only the largest entry of an axis has a form")
@@ -210,12 +204,12 @@ def _top(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
 
 def _pick(c: Emitter, value: Any, places: FromInputs, view: View, op: str) -> Hidden:
     """The token of every row at a place."""
-    if isinstance(value, MaskedHidden) and value.weights == "mask" and not value.summed:
+    if isinstance(value, MaskedHidden) and value.weights == "mask":
         value = value.base
     hidden = c.hidden(value)
     _token_shape(c, hidden)
     mask = as_last_place(places, c.probes)
-    source = MaskedHidden(hidden, mask, False, hidden.view, weights="last", layer=hidden.layer)
+    source = MaskedHidden(hidden, mask, hidden.view, "last", layer=hidden.layer)
     return _emit(c, "last_token", source, view, (*hidden.ops, op))
 
 
@@ -223,11 +217,10 @@ def _gather(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value, places = operands
     if isinstance(value, HeadProducts) and isinstance(places, FromInputs):
         return picked(value, places, integer(call.attrs.axis) % len(value.view), c.op(call))
-    if not isinstance(value, Hidden | Pointwise | MaskedHidden) or not isinstance(
-        places, FromInputs
-    ):
+    shown = isinstance(value, Hidden | Pointwise | WeightedTokens)
+    if not shown or not isinstance(places, FromInputs):
         raise Mismatch("entries are picked of something other than a hidden tensor")
-    view = value.base.view if isinstance(value, Pointwise) else value.view
+    view = value.view
     axis = integer(call.attrs.axis) % len(view)
     channels = views.shape_of(view)[-1]
     if axis != 1 or len(view) != 3 or places.shape != (c.batch.extent, 1, channels):
@@ -237,10 +230,10 @@ def _gather(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
 
 def _index(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     value, indices = operands
-    shown = isinstance(value, Hidden | Pointwise | MaskedHidden)
+    shown = isinstance(value, Hidden | Pointwise | WeightedTokens)
     if not shown or len(indices) != 2 or not all(isinstance(i, FromInputs) for i in indices):
         raise Mismatch("entries are picked of something other than a hidden tensor")
-    view = value.base.view if isinstance(value, Pointwise) else value.view
+    view = value.view
     rows, places = indices
     every = constant_array(rows)
     in_order = every is not None and np.array_equal(every.reshape(-1), np.arange(c.batch.extent))

@@ -13,7 +13,7 @@ from . import functions, views
 from .emitter import Emitter
 from .inputs import scalar
 from .rows import row_places
-from .values import FromInputs, Hidden, Mismatch, Pointwise, RowFunction, Weight
+from .values import FromInputs, Hidden, Mismatch, Pointwise, RowFunction, Value, Weight
 from .views import ViewError
 
 _Function = TypeVar("_Function", bound=Pointwise | RowFunction)
@@ -83,7 +83,7 @@ def applied(
     return replace(x, samples=values, text=text, parts=(), ops=ops)
 
 
-def row_binary(op: str, left: Any, right: Any) -> RowFunction | None:
+def rows_pair(c: Emitter, op: str, left: Value, right: Value) -> RowFunction | None:
     """Interpret an elementwise operator of which an operand is a function of rows.
 
     Returns
@@ -92,7 +92,11 @@ def row_binary(op: str, left: Any, right: Any) -> RowFunction | None:
         None if its operands are hidden tensors, and other rules decide.
     """
     operands = [left, right]
-    row = next(item for item in operands if isinstance(item, RowFunction))
+    if not any(isinstance(item, Weight) for item in operands):
+        operands = [_unless_paired(c, left, right), _unless_paired(c, right, left)]
+    row = next((item for item in operands if isinstance(item, RowFunction)), None)
+    if row is None:
+        return None
     sides = []
     weights: list[Weight] = []
     for item in operands:
@@ -112,11 +116,24 @@ def row_binary(op: str, left: Any, right: Any) -> RowFunction | None:
     result = applied(op, row, arrays, texts, (*(op for item in lifted for op in item.ops), op))
     return replace(
         result,
-        parts=(left, right) if pair else (),
+        parts=tuple(operands) if pair else (),
         reduced=all(item.reduced for item in lifted) and result.samples.shape[-1] == 1,
         gammas=(*(w for item in lifted for w in item.gammas), *gammas),
         betas=(*(w for item in lifted for w in item.betas), *betas),
     )
+
+
+def _unless_paired(c: Emitter, item: Value, other: Value) -> Value:
+    """Take a complete LayerNorm for a hidden tensor, unless its own operand comes back to it."""
+    if not isinstance(item, RowFunction) or _same_rows(item, other):
+        return item
+    settled_item: Value = settled(c, item)
+    return settled_item
+
+
+def _same_rows(item: RowFunction, other: Value) -> bool:
+    base = other if isinstance(other, Hidden) else getattr(other, "base", None)
+    return isinstance(base, Hidden) and base.source is item.base.source
 
 
 def _side(item: Any, row: RowFunction) -> RowFunction | NDArray[Any] | None:
@@ -157,24 +174,11 @@ def _width(base: Hidden) -> int:
     return views.row_width(base.view, base.source.channels)
 
 
-def lift(value: Hidden | Pointwise) -> Pointwise:
-    """Return a hidden tensor as the identity function of itself."""
-    if isinstance(value, Pointwise):
-        return value
-    return Pointwise(
-        replace(value, factor=1.0, ops=()),
-        functions.GRID * value.factor,
-        "x" if value.factor == 1.0 else f"{value.factor:g} x",
-        ops=value.ops,
-        layer=value.layer,
-    )
-
-
 def _as_rows(value: Hidden | Pointwise | RowFunction) -> RowFunction:
     """A hidden tensor, or a scalar function of one, as a function of rows of its last axis."""
     if isinstance(value, RowFunction):
         return value
-    x = lift(value)
+    x = value.lifted()
     # Something else is no norm in the end, but may be a sum.
     samples = x.samples[row_places(_width(x.base) or x.base.source.channels)]
     return RowFunction(x.base, samples, x.text, ops=x.ops, layer=x.layer)

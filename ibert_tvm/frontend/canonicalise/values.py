@@ -17,6 +17,7 @@ from tvm import relax
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
 from ...common.errors import ModelError
+from .functions import GRID
 from .views import Axis, View
 
 
@@ -76,7 +77,12 @@ class Refusal(Value):
 
 
 @dataclass(frozen=True, eq=False)
-class FromInputs(Value):
+class Given(Value):
+    """A tensor that no hidden tensor is part of."""
+
+
+@dataclass(frozen=True, eq=False)
+class FromInputs(Given):
     """A tensor that depends on inputs and constants only: ids, positions, masks.
 
     Parameters
@@ -99,7 +105,7 @@ class FromInputs(Value):
 
 
 @dataclass(frozen=True, eq=False)
-class Weight(Value):
+class Weight(Given):
     """A tensor that depends on parameters only, already computed.
 
     Parameters
@@ -338,7 +344,16 @@ class ConstantRow(Computed):
 
 
 @dataclass(frozen=True, eq=False)
-class Hidden(Value):
+class Tokens(Value):
+    """A hidden tensor, or a scalar function of one."""
+
+    def lifted(self) -> Pointwise:
+        """Return it as a function, a hidden tensor as the identity of itself."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Hidden(Tokens):
     """A hidden tensor in some layout.
 
     Parameters
@@ -363,6 +378,15 @@ class Hidden(Value):
     missing: Axis = ()
     part: Mixed | None = None
     rows: Weight | None = None
+
+    def lifted(self) -> Pointwise:
+        return Pointwise(
+            replace(self, factor=1.0, ops=()),
+            GRID * self.factor,
+            "x" if self.factor == 1.0 else f"{self.factor:g} x",
+            ops=self.ops,
+            layer=self.layer,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -414,7 +438,7 @@ class Mixed(Value):
 
 
 @dataclass(frozen=True, eq=False)
-class Pointwise(Value):
+class Pointwise(Tokens):
     """A scalar function of every element of one hidden tensor.
 
     Parameters
@@ -433,6 +457,14 @@ class Pointwise(Value):
     samples: NDArray[np.float64]
     text: str
     parts: tuple[Value, ...] = ()
+
+    @property
+    def view(self) -> View:
+        """Layout, that of its tensor."""
+        return self.base.view
+
+    def lifted(self) -> Pointwise:
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -749,17 +781,15 @@ KEPT_ROWS: NDArray[np.bool_] = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [0, 0,
 
 
 @dataclass(frozen=True, eq=False)
-class MaskedHidden(Value):
-    """A hidden tensor with tokens multiplied by weights, padding by 0, on the way to a pooling.
+class WeightedTokens(Value):
+    """Tokens multiplied by weights, padding by 0, on the way to a pooling.
 
     Parameters
     ----------
     base : Hidden or Pointwise
-        The tensor.
+        The tokens.
     mask : str
         Name of the input that marks tokens.
-    summed : bool
-        Whether it was summed over the sequence.
     view : View
         Its layout.
     weights : str
@@ -768,9 +798,18 @@ class MaskedHidden(Value):
 
     base: Hidden | Pointwise
     mask: str
-    summed: bool
     view: View
     weights: str = "mask"
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedHidden(WeightedTokens):
+    """They are not summed yet."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSum(WeightedTokens):
+    """Their sum over the sequence."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,105 @@
+"""The table of rules for operators of two operands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ibert_tvm.frontend.canonicalise import binary
+from ibert_tvm.frontend.canonicalise.emitter import Emitter
+from ibert_tvm.frontend.canonicalise.functions import BINARY
+from ibert_tvm.frontend.canonicalise.values import (
+    Emitted,
+    FromInputs,
+    Given,
+    Hidden,
+    Mismatch,
+    PairTerms,
+    Pointwise,
+    Probabilities,
+    Scores,
+    Tokens,
+    TokenSum,
+    Value,
+    Weight,
+)
+from ibert_tvm.frontend.canonicalise.views import Atom
+
+COMMUTATIVE = {"relax.add", "relax.multiply", "relax.maximum", "relax.minimum"}
+
+
+@pytest.fixture
+def emitter() -> Emitter:
+    return Emitter(["input_ids", "attention_mask"], 2, 13)
+
+
+def number(value: float) -> FromInputs:
+    array = np.array(value, np.float32)
+    return FromInputs(lambda: [array], (), array)
+
+
+def hidden(emitter: Emitter) -> Hidden:
+    x = Emitted("x", 8, (), emitter.input_vars["input_ids"])
+    return Hidden(x, ((emitter.batch,), (emitter.seq_len,), (Atom("channel", 8),)))
+
+
+def test_only_rules_of_commutative_operators_exchange_operands():
+    exchanging = [rule for rule in binary._RULES if rule.commutes]
+    rejecting = [rule for rule in exchanging if rule.apply.__name__ == "reject"]
+    assert {op for rule in exchanging if rule not in rejecting for op in rule.ops} <= COMMUTATIVE
+
+
+def test_every_rule_is_for_known_operators():
+    assert all(set(rule.ops) <= set(BINARY) for rule in binary._RULES)
+
+
+@pytest.mark.parametrize("op", sorted(BINARY))
+@pytest.mark.parametrize("kind", [PairTerms, Probabilities, TokenSum])
+@pytest.mark.parametrize("other", [Hidden, Weight, Scores])
+def test_what_has_no_other_use_is_decided_in_either_order(kind, other, op):
+    assert list(binary._matching(op, kind, other))
+    assert list(binary._matching(op, other, kind))
+
+
+def test_a_product_with_a_number_is_the_same_function_in_both_orders(emitter):
+    x, two = hidden(emitter), number(2.0)
+    left = binary.interpret(emitter, "relax.multiply", x, two)
+    right = binary.interpret(emitter, "relax.multiply", two, x)
+    assert isinstance(left, Pointwise) and isinstance(right, Pointwise)
+    np.testing.assert_array_equal(left.samples, right.samples)
+    assert (left.text, right.text) == ("multiply(x, 2)", "multiply(2, x)")
+
+
+def test_a_quotient_keeps_its_order(emitter):
+    x, two = hidden(emitter), number(2.0)
+    halves = binary.interpret(emitter, "relax.divide", x, two)
+    inverse = binary.interpret(emitter, "relax.divide", two, x)
+    assert isinstance(halves, Pointwise) and isinstance(inverse, Pointwise)
+    assert halves.samples[-1] == 6.0
+    assert inverse.samples[-1] == 2.0 / 12.0
+
+
+@pytest.mark.parametrize(
+    ("op", "swapped", "reason"),
+    [
+        ("relax.subtract", False, "a hidden tensor and weight are its operands"),
+        ("relax.subtract", True, "a hidden tensor and weight are its operands"),
+        ("relax.power", False, "a hidden tensor and weight are its operands"),
+    ],
+)
+def test_a_pair_without_a_rule_is_rejected_with_its_classes(emitter, op, swapped, reason):
+    pair: list[Value] = [hidden(emitter), Weight("w", np.arange(8, dtype=np.float32))]
+    with pytest.raises(Mismatch) as error:
+        binary.interpret(emitter, op, *pair[:: -1 if swapped else 1])
+    assert str(error.value) == reason
+
+
+def test_two_tensors_of_inputs_are_no_hidden_tensor(emitter):
+    with pytest.raises(Mismatch) as error:
+        binary.interpret(emitter, "relax.add", number(1.0), number(2.0))
+    assert str(error.value) == "none of its operands is a hidden tensor"
+
+
+def test_base_classes_say_what_a_rule_is_for():
+    assert issubclass(FromInputs, Given) and issubclass(Weight, Given)
+    assert issubclass(Hidden, Tokens) and issubclass(Pointwise, Tokens)
