@@ -11,6 +11,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ibert_tvm.targets.machines.x86_64 import X86_64
+
 __all__ = [
     "COMPILER",
     "describe_machine",
@@ -176,7 +178,7 @@ def measure_limits(cache: Path, threads: int, seconds: float = 0.5) -> dict[str,
         ``{name: {"value": float, "unit": str}}``; limits that the processor lacks are left out.
         Empty on a machine that is not x86-64.
     """
-    if platform.machine() not in ("x86_64", "AMD64"):
+    if not X86_64.runs_on(platform.machine()):
         return {}
     done = subprocess.run(
         [str(_limits_program(cache)), str(threads), str(seconds)],

@@ -4,11 +4,21 @@ from ibert_tvm.common.errors import TargetError
 
 from .description import DotInstruction, Gpu, TargetDescription
 from .host import cpu_features, host_target, missing_features
-from .registry import TargetStatus, check_runtime, get_target, list_targets, target_names
+from .machines import Machine
+from .registry import (
+    TargetStatus,
+    check_runtime,
+    get_target,
+    list_targets,
+    register_target,
+    target_names,
+    unregister_target,
+)
 
 __all__ = [
     "DotInstruction",
     "Gpu",
+    "Machine",
     "TargetDescription",
     "TargetError",
     "TargetStatus",
@@ -18,5 +28,7 @@ __all__ = [
     "host_target",
     "list_targets",
     "missing_features",
+    "register_target",
     "target_names",
+    "unregister_target",
 ]

@@ -6,7 +6,9 @@ floating-point operation could only be a call of a library function, which nothi
 
 from __future__ import annotations
 
-from .description import DotInstruction, Emulator, TargetDescription, Toolchain
+from .description import DotInstruction, TargetDescription
+from .machines.aarch64 import AARCH64
+from .machines.arm import ARM
 
 # 16 accumulators, eight registers of activations and the weights in 32 registers. More accumulators
 # would spare loads, but a tile of three vectors leaves none for activations.
@@ -50,17 +52,6 @@ _SQRDMULH_32 = tuple((lanes, f"llvm.arm.neon.vqrdmulh.v{lanes}i16") for lanes in
 SMLABB = ("multiply_add", "llvm.arm.smlabb")
 SSAT = ("saturate", "llvm.arm.ssat")
 
-_AARCH64 = Toolchain(
-    "aarch64-linux-gnu-gcc",
-    "aarch64-linux-gnu",
-    "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
-)
-_AARCH64_LIBRARIES = "/usr/aarch64-linux-gnu"
-
-
-def _arm_emulator(processor: str, libraries: str) -> Emulator:
-    return Emulator("qemu-arm", "qemu-user", processor, libraries=libraries)
-
 
 def _aarch64(
     name: str,
@@ -74,14 +65,13 @@ def _aarch64(
     return TargetDescription(
         name=name,
         description=description,
+        machine=AARCH64,
         tvm_target={"kind": "llvm", "mtriple": "aarch64-linux-gnu", **processor},
         dot=dot,
         vector_lanes=16,
-        elf_machine="EM_AARCH64",
         required_features=("asimd", *features),
         q15_multiply=_SQRDMULH_64,
-        toolchain=_AARCH64,
-        emulator=Emulator("qemu-aarch64", "qemu-user", emulated, libraries=_AARCH64_LIBRARIES),
+        emulated=emulated,
     )
 
 
@@ -115,6 +105,7 @@ AARCH64_I8MM = _aarch64(
 ARMV7_NEON = TargetDescription(
     name="armv7-neon",
     description="32-bit ARM with NEON, VFPv4 (Cortex-A7, A15; Raspberry Pi 2 to 4 in 32 bits)",
+    machine=ARM,
     tvm_target={
         "kind": "llvm",
         "mcpu": "cortex-a7",
@@ -124,24 +115,18 @@ ARMV7_NEON = TargetDescription(
     },
     dot=SMLAL_32,
     vector_lanes=16,
-    elf_machine="EM_ARM",
     required_features=("neon", "idiva"),
     q15_multiply=_SQRDMULH_32,
     explicit_row_sums=True,
-    toolchain=Toolchain(
-        "arm-linux-gnueabihf-gcc",
-        "arm-linux-gnueabihf",
-        "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
-        ("-mcpu=cortex-a7", "-mfpu=neon-vfpv4"),
-    ),
-    emulator=_arm_emulator("cortex-a7", "/usr/arm-linux-gnueabihf"),
-    runtimes=("none",),
     float_abi="hard",
+    compiler_flags=("-mcpu=cortex-a7", "-mfpu=neon-vfpv4"),
+    emulated="cortex-a7",
 )
 
 ARMV6_SOFTFLOAT = TargetDescription(
     name="armv6-softfloat",
     description="32-bit ARM without floating-point unit (ARM1176 with soft float, and newer)",
+    machine=ARM,
     tvm_target={
         "kind": "llvm",
         "mcpu": "arm1176jz-s",
@@ -150,18 +135,11 @@ ARMV6_SOFTFLOAT = TargetDescription(
     },
     dot=SMLAD,
     vector_lanes=1,
-    elf_machine="EM_ARM",
     microkernels=("smlad.c",),
     scalar_instructions=(SMLABB, SSAT),
-    toolchain=Toolchain(
-        "arm-linux-gnueabi-gcc",
-        "arm-linux-gnueabi",
-        "gcc-arm-linux-gnueabi libc6-dev-armel-cross",
-        ("-march=armv6", "-mfloat-abi=soft"),
-    ),
-    emulator=_arm_emulator("cortex-a7,vfp=off,neon=off", "/usr/arm-linux-gnueabi"),
-    runtimes=("none",),
     float_abi="soft",
+    compiler_flags=("-march=armv6", "-mfloat-abi=soft"),
+    emulated="cortex-a7,vfp=off,neon=off",
 )
 
 ARM_BOARDS = (RPI4, AARCH64_DOTPROD, AARCH64_I8MM, ARMV7_NEON, ARMV6_SOFTFLOAT)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .arm import SMLABB, SMLAD, SSAT
-from .description import DotInstruction, Emulator, TargetDescription, Toolchain
+from .description import DotInstruction, TargetDescription
+from .machines.thumb import THUMB
 
 NO_DOT_SCALAR = DotInstruction("none", "int8", "int8", 2, 1, tile_rows=2, tile_vectors=1)
 # By microkernels (targets/microkernels), one product per instruction; LDRD and LDM load activations
@@ -31,6 +32,7 @@ def _microcontroller(
     return TargetDescription(
         name=name,
         description=description,
+        machine=THUMB,
         tvm_target={
             "kind": "llvm",
             "mcpu": name,
@@ -43,19 +45,12 @@ def _microcontroller(
         },
         dot=dot,
         vector_lanes=1,
-        elf_machine="EM_ARM",
         microkernels=microkernels,
         scalar_instructions=instructions,
-        toolchain=Toolchain(
-            "arm-none-eabi-gcc",
-            "arm-none-eabi",
-            "gcc-arm-none-eabi",
-            (f"-mcpu={name}", "-mthumb", "-mfloat-abi=soft"),
-        ),
-        emulator=Emulator("qemu-system-arm", "qemu-system-arm", name, board=board),
-        system="bare-metal",
-        runtimes=("none",),
         float_abi="soft",
+        compiler_flags=(f"-mcpu={name}", "-mthumb", "-mfloat-abi=soft"),
+        emulated=name,
+        emulated_board=board,
     )
 
 

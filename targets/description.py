@@ -7,7 +7,9 @@ that adding a processor means adding one description.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+
+from .machines import Emulator, Linux, Machine, Toolchain
 
 
 @dataclass(frozen=True)
@@ -80,53 +82,6 @@ class DotInstruction:
 
 
 @dataclass(frozen=True)
-class Toolchain:
-    """The C compiler that assembles and links for a target.
-
-    Attributes
-    ----------
-    compiler
-        Its command, for example ``aarch64-linux-gnu-gcc``.
-    machine
-        What the command must answer to ``-dumpmachine``.
-    package
-        Debian packages that have it and the headers of its C library.
-    flags
-        Which processor to compile for.
-    """
-
-    compiler: str
-    machine: str
-    package: str
-    flags: tuple[str, ...] = field(default=())
-
-
-@dataclass(frozen=True)
-class Emulator:
-    """The emulator that runs what was compiled, on a machine of another kind.
-
-    Attributes
-    ----------
-    program
-        QEMU's command.
-    package
-        Debian package that has it.
-    processor
-        Processor to emulate: it has what the target has, and nothing more.
-    board
-        Board to emulate; empty where single programs are emulated, and the system is the host's.
-    libraries
-        Folder of the target's shared libraries; empty on a board.
-    """
-
-    program: str
-    package: str
-    processor: str
-    board: str = ""
-    libraries: str = ""
-
-
-@dataclass(frozen=True)
 class Gpu:
     """The graphics processor that kernels run on.
 
@@ -171,8 +126,8 @@ class TargetDescription:
     vector_lanes
         Entries that row operations and epilogues take at once: the 32-bit lanes of a vector
         register, or a multiple, so that 16 or 8 bits of each fill a register.
-    elf_machine
-        Value of ``e_machine`` that a linked library must have, as named by the ELF specification.
+    machine
+        The processor architecture, and the system on it.
     required_features
         Processor features, as named in ``/proc/cpuinfo``, without which the code would fault.
     q15_multiply
@@ -195,18 +150,16 @@ class TargetDescription:
     scalar_instructions
         LLVM intrinsics of instructions on single numbers, by what they do: ``"multiply_add"`` (a b
         + c of 16-bit factors), ``"saturate"`` (to so many bits). Without one, arithmetic is used.
-    toolchain
-        Compiler to cross-compile with; None where the host's own compiler serves.
-    emulator
-        What runs the result on a machine of another kind; None where none is needed.
-    system
-        ``"linux"``, or ``"bare-metal"`` where there is no operating system.
-    runtimes
-        What a compiled model can be run by, the default first: ``"tvm"`` (TVM's runtime, for
-        which there are packages on x86-64 and 64-bit ARM only) and ``"none"`` (a plain C ABI).
     float_abi
-        ``"hard"`` or ``"soft"``: how 32-bit ARM passes floating-point arguments, which linked
-        objects must agree on although nothing here passes any; empty on all other processors.
+        ``"hard"`` or ``"soft"``: how the machine passes floating-point arguments, which linked
+        objects must agree on although nothing here passes any; empty where it has one way only.
+    compiler_flags
+        Options by which the machine's cross-compiler compiles for this processor.
+    emulated
+        Processor that the machine's emulator stands in for: it has what the target has, and nothing
+        more. Empty where none is needed.
+    emulated_board
+        Board around it; empty where single programs are emulated.
     functions
         Functions of single numbers that the target's code can call, where the specification is
         written for registers of one number: ``"square_root"``, ``"floor_log2"``,
@@ -217,22 +170,84 @@ class TargetDescription:
 
     name: str
     description: str
+    machine: Machine
     tvm_target: dict[str, object]
     dot: DotInstruction
     vector_lanes: int
-    elf_machine: str
-    required_features: tuple[str, ...] = field(default=())
-    q15_multiply: tuple[tuple[int, str], ...] = field(default=())
-    scalar_instructions: tuple[tuple[str, str], ...] = field(default=())
+    required_features: tuple[str, ...] = ()
+    q15_multiply: tuple[tuple[int, str], ...] = ()
+    scalar_instructions: tuple[tuple[str, str], ...] = ()
     prefetches_weights: bool = False
     whole_vectors: bool = False
-    retry_options: tuple[str, ...] = field(default=())
+    retry_options: tuple[str, ...] = ()
     explicit_row_sums: bool = False
-    microkernels: tuple[str, ...] = field(default=())
-    toolchain: Toolchain | None = None
-    emulator: Emulator | None = None
-    system: str = "linux"
-    runtimes: tuple[str, ...] = field(default=("tvm", "none"))
+    microkernels: tuple[str, ...] = ()
     float_abi: str = ""
-    functions: tuple[str, ...] = field(default=())
+    compiler_flags: tuple[str, ...] = ()
+    emulated: str = ""
+    emulated_board: str = ""
+    functions: tuple[str, ...] = ()
     gpu: Gpu | None = None
+
+    def __post_init__(self) -> None:
+        processor = self.tvm_target.get("host", self.tvm_target)
+        triple = processor.get("mtriple") if isinstance(processor, dict) else None
+        family = str(triple).partition("-")[0]
+        if triple is not None and not self.machine.triples.match(family):
+            why = f"tvm_target is for {triple}, machine is {self.machine.name}"
+        elif self.float_abi not in self.machine.float_abis:
+            known = ", ".join(map(repr, self.machine.float_abis))
+            why = f"float_abi is {self.float_abi!r}, machine {self.machine.name} has {known}"
+        elif self.emulated and self.machine.emulator is None:
+            why = f"machine {self.machine.name} has no emulator for {self.emulated}"
+        else:
+            return
+        raise ValueError(f"target {self.name!r}: {why}")
+
+    @property
+    def elf_machine(self) -> str:
+        """Value of ``e_machine`` that a linked library must have."""
+        return self.machine.elf_machine
+
+    @property
+    def system(self) -> str:
+        """``"linux"``, or ``"bare-metal"`` where there is no operating system."""
+        return "linux" if isinstance(self.machine.system, Linux) else "bare-metal"
+
+    @property
+    def runtimes(self) -> tuple[str, ...]:
+        """What a compiled model can be run by, the default first; see `Linux.runtimes`."""
+        return self.machine.runtimes if self.gpu is None else ("tvm",)
+
+    @property
+    def toolchain(self) -> Toolchain | None:
+        """Compiler to cross-compile with; None where the host's own compiler serves."""
+        chosen = self.machine.toolchains.get(self.float_abi)
+        return chosen and replace(chosen, flags=self.compiler_flags)
+
+    @property
+    def emulator(self) -> Emulator | None:
+        """What runs the result on a machine of another kind; None where none is needed."""
+        if self.machine.emulator is None or not self.emulated:
+            return None
+        libraries = ""
+        if not self.emulated_board and self.toolchain is not None:
+            libraries = f"/usr/{self.toolchain.machine}"
+        return replace(
+            self.machine.emulator,
+            processor=self.emulated,
+            board=self.emulated_board,
+            libraries=libraries,
+        )
+
+    @property
+    def llvm_features(self) -> tuple[str, ...]:
+        """Features of LLVM that the target switches on or off: ``"+mve"``."""
+        features = self.tvm_target.get("mattr")
+        return tuple(map(str, features)) if isinstance(features, (list, tuple)) else ()
+
+    @property
+    def has_float_registers(self) -> bool:
+        """Whether there are registers of floats, which may hold vectors of integers."""
+        vectors = self.machine.integer_vectors.intersection(self.llvm_features)
+        return self.float_abi != "soft" or bool(vectors)

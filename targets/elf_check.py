@@ -7,24 +7,14 @@ result without a word, so the header is read before anything is promised.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ibert_tvm.common.errors import TargetError
 
 from .description import TargetDescription
-
-# Flags of ARM's ELF header (ELF for the ARM architecture, section 5.2).
-_FLOAT_SOFT, _FLOAT_HARD = 0x200, 0x400
-_CLASSES = {"EM_ARM": 32, "EM_AARCH64": 64, "EM_X86_64": 64}
-# Build attributes (Addenda to the ABI for the ARM architecture, section 3.3).
-_FLOAT_UNIT, _VECTOR_UNIT, _FLOAT_ARGUMENTS = (
-    "TAG_FP_ARCH",
-    "TAG_ADVANCED_SIMD_ARCH",
-    "TAG_ABI_VFP_ARGS",
-)
+from .machines import FloatUse, Machine
 
 
 @dataclass(frozen=True)
@@ -39,28 +29,25 @@ class ElfFacts:
         32 or 64.
     little_endian
         Order of bytes.
-    float_abi
-        ``"hard"`` or ``"soft"`` for 32-bit ARM, from the header's flags, or from the attributes
-        where the flags say nothing; empty for others.
-    float_unit, vector_unit
-        Whether 32-bit ARM's attributes allow floating-point and vector instructions.
+    floats
+        Convention and units of floating point; empty for machines whose files do not tell.
     """
 
     machine: str
     bits: int
     little_endian: bool
-    float_abi: str = ""
-    float_unit: bool = False
-    vector_unit: bool = False
+    floats: FloatUse = field(default_factory=FloatUse)
 
 
-def elf_facts(path: Path) -> ElfFacts:
+def elf_facts(path: Path, expected: Machine) -> ElfFacts:
     """Read the facts of an ELF file.
 
     Parameters
     ----------
     path
         A relocatable object, a library or a program.
+    expected
+        What it should be for; of files for other machines, `floats` is not read.
 
     Returns
     -------
@@ -75,19 +62,10 @@ def elf_facts(path: Path) -> ElfFacts:
 
     with path.open("rb") as stream:
         elf = ELFFile(stream)
-        machine, bits, little = elf["e_machine"], elf.elfclass, elf.little_endian
-        if machine != "EM_ARM":
-            return ElfFacts(machine, bits, little)
-        attributes = _attributes(elf.get_section_by_name(".ARM.attributes"))
-        hard = elf["e_flags"] & _FLOAT_HARD or attributes.get(_FLOAT_ARGUMENTS)
-        return ElfFacts(
-            machine,
-            bits,
-            little,
-            "hard" if hard and not elf["e_flags"] & _FLOAT_SOFT else "soft",
-            bool(attributes.get(_FLOAT_UNIT)),
-            bool(attributes.get(_VECTOR_UNIT)),
-        )
+        facts = ElfFacts(elf["e_machine"], elf.elfclass, elf.little_endian)
+        if facts.machine != expected.elf_machine or expected.float_use is None:
+            return facts
+        return replace(facts, floats=expected.float_use(elf))
 
 
 def check_elf(path: Path, description: TargetDescription) -> None:
@@ -105,7 +83,7 @@ def check_elf(path: Path, description: TargetDescription) -> None:
     TargetError
         With the first thing that the file says and that was not expected.
     """
-    why = next(_differences(elf_facts(path), description), None)
+    why = next(_differences(elf_facts(path, description.machine), description), None)
     if why is not None:
         raise TargetError(
             what="the linked library is for another processor",
@@ -118,24 +96,13 @@ def check_elf(path: Path, description: TargetDescription) -> None:
 def _differences(facts: ElfFacts, description: TargetDescription) -> Iterator[str]:
     if facts.machine != description.elf_machine:
         yield f"its ELF machine is {facts.machine}, expected {description.elf_machine}"
-    bits = _CLASSES.get(description.elf_machine, facts.bits)
-    if facts.bits != bits:
-        yield f"its ELF class is {facts.bits} bits, expected {bits}"
+    if facts.bits != description.machine.bits:
+        yield f"its ELF class is {facts.bits} bits, expected {description.machine.bits}"
     if not facts.little_endian:
         yield "its bytes are in big-endian order, expected little-endian"
-    if facts.float_abi != description.float_abi:
-        yield f"its float ABI is {facts.float_abi}, expected {description.float_abi}"
-    if description.float_abi == "soft" and (facts.float_unit or facts.vector_unit):
-        unit = "a floating-point unit" if facts.float_unit else "a vector unit"
+    floats = facts.floats
+    if floats.abi != description.float_abi:
+        yield f"its float ABI is {floats.abi}, expected {description.float_abi}"
+    if description.float_abi == "soft" and (floats.unit or floats.vectors):
+        unit = "a floating-point unit" if floats.unit else "a vector unit"
         yield f"its attributes ask for {unit}, which the target does not have"
-
-
-def _attributes(section: Any) -> Mapping[str, Any]:
-    """Build attributes of the whole file, by name of the tag."""
-    found: dict[str, Any] = {}
-    if section is None:
-        return found
-    for subsection in section.iter_subsections("aeabi"):
-        for part in subsection.iter_subsubsections("TAG_FILE"):
-            found |= {attribute.tag: attribute.value for attribute in part.iter_attributes()}
-    return found

@@ -16,17 +16,10 @@ from pathlib import Path
 
 from ibert_tvm.common.errors import TargetError
 
-from .description import Emulator, TargetDescription
+from .description import TargetDescription
 from .host import cpu_features, missing_features
+from .machines import Emulator
 from .programs import run
-
-# What platform.machine() says on processors that run code of an ELF machine. A 64-bit ARM may or
-# may not run 32-bit programs, so it counts as another machine.
-_MACHINES = {
-    "EM_X86_64": ("x86_64", "AMD64"),
-    "EM_AARCH64": ("aarch64", "arm64"),
-    "EM_ARM": ("armv6l", "armv7l", "armv8l"),
-}
 
 
 def runs_here(description: TargetDescription) -> bool:
@@ -42,10 +35,8 @@ def runs_here(description: TargetDescription) -> bool:
     bool
         False for a microcontroller, and where the processor lacks a feature that is required.
     """
-    return (
-        description.system == "linux"
-        and platform.machine() in _MACHINES.get(description.elf_machine, ())
-        and not missing_features(description, cpu_features())
+    return description.machine.runs_on(platform.machine()) and not missing_features(
+        description, cpu_features()
     )
 
 
@@ -70,7 +61,7 @@ def find_emulator(description: TargetDescription) -> str:
     emulator = description.emulator
     if emulator is None:
         lacks = missing_features(description, cpu_features())
-        same = platform.machine() in _MACHINES.get(description.elf_machine, ())
+        same = description.machine.runs_on(platform.machine())
         raise TargetError(
             what=f"nothing runs code for target {description.name!r} here",
             where=f"this machine ({platform.machine()})",

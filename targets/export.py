@@ -49,7 +49,7 @@ _SOURCES = {
 }
 
 ALIGNMENT = 64
-_FLAGS = ("-O2", "-fPIC", "-pthread", "-ffunction-sections", "-mgeneral-regs-only")
+_FLAGS = ("-O2", "-fPIC", "-pthread", "-ffunction-sections")
 
 _OUR_SYMBOLS = (
     "ibert_weights",
@@ -137,9 +137,10 @@ def export_library(
         except OSError as error:
             raise unwritable(path, error) from error
         objects = []
+        compiled = (*_FLAGS, *description.machine.general_registers)
         for source, what in _SOURCES.items():
             objects.append(f"{Path(source).stem}.o")
-            flags = _FLAGS if source.endswith(".c") else ()
+            flags = compiled if source.endswith(".c") else ()
             run_tool([*linker, "-c", *flags, source, "-o", objects[-1]], work, what, description)
 
         def link(output: str, objects: list[str], **_: Any) -> None:

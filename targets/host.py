@@ -9,19 +9,12 @@ from pathlib import Path
 
 from ibert_tvm.common.errors import TargetError
 
-from .arm import AARCH64_DOTPROD, AARCH64_I8MM, RPI4
+from .catalogue import BUILT_IN, CATALOGUE
 from .description import TargetDescription
-from .x86 import HOSTS
+from .machines import MACHINES, Linux, Machine
 
-# Best first: detection takes the first whose features the host has.
-_ARM_HOSTS = (AARCH64_I8MM, AARCH64_DOTPROD, RPI4)
-# Words of the kernel's auxiliary vector and bits in them, of the features that targets require
-# (arch/arm64/include/uapi/asm/hwcap.h, arch/arm/include/uapi/asm/hwcap.h).
-_HWCAP, _HWCAP2 = 16, 26
-_HARDWARE = {
-    "aarch64": {"asimd": (_HWCAP, 1), "asimddp": (_HWCAP, 20), "i8mm": (_HWCAP2, 13)},
-    "armv7l": {"neon": (_HWCAP, 12), "idiva": (_HWCAP, 17)},
-}
+# Words of the kernel's auxiliary vector with the processor's features (getauxval(3)).
+_HWCAP = (16, 26)
 
 
 def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -52,16 +45,16 @@ def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 
 def _told_features() -> frozenset[str]:
-    """What the kernel told this process about an ARM processor; empty on others."""
-    bits = _HARDWARE.get(platform.machine())
-    if bits is None:
+    """What the kernel told this process about its processor; empty where it tells nothing."""
+    machine = CATALOGUE.running_on(platform.machine())
+    if machine is None or not isinstance(machine.system, Linux) or not machine.system.capabilities:
         return frozenset()
     try:
         value = ctypes.CDLL(None).getauxval
     except (OSError, AttributeError):  # a C library without it
         return frozenset()
     value.argtypes, value.restype = [ctypes.c_ulong], ctypes.c_ulong
-    return frozenset(name for name, (word, bit) in bits.items() if value(word) >> bit & 1)
+    return machine.system.features([value(word) for word in _HWCAP])
 
 
 def missing_features(description: TargetDescription, features: frozenset[str]) -> tuple[str, ...]:
@@ -88,7 +81,7 @@ def host_target(
     Raises
     ------
     TargetError
-        If this machine is neither an x86-64 nor a 64-bit ARM one.
+        If there is no target for this machine.
     """
     machine = machine or platform.machine()
     candidates = _candidates(machine)
@@ -107,15 +100,21 @@ def host_target(
     )
 
 
-def _candidates(machine: str) -> tuple[TargetDescription, ...]:
+def _candidates(name: str) -> list[TargetDescription]:
     """Descriptions that may fit a machine, the most demanding first."""
-    if machine in ("x86_64", "AMD64"):
-        return HOSTS
-    if machine in ("aarch64", "arm64"):
-        return _ARM_HOSTS
+    machine = CATALOGUE.running_on(name)
+    if machine is not None and _detects(machine):
+        found = (one for one in BUILT_IN if one.machine is machine and one.gpu is None)
+        return sorted(found, key=lambda one: len(one.required_features), reverse=True)
+    known = " and ".join(machine.title for machine in MACHINES.values() if _detects(machine))
     raise TargetError(
         what="cannot compile for 'host'",
-        where=f"this machine ({machine})",
-        why="host detection knows x86-64 and 64-bit ARM",
+        where=f"this machine ({name})",
+        why=f"host detection knows {known}",
         todo="name a target explicitly; `ibert targets` lists them",
     )
+
+
+def _detects(machine: Machine) -> bool:
+    """Whether this compiler runs on a machine: TVM does."""
+    return "tvm" in machine.runtimes

@@ -11,19 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .bare_metal.disassembly import has_integer_vectors
-from .binutils import binary_tool
 from .description import TargetDescription
-from .fp_rules import is_float_helper, is_floating_point
-from .linking import run_tool
+from .disassembly import disassemble, is_unknown, parse
+from .machines import Instruction
 
-_LABEL = re.compile(r"^[0-9a-f]+ <(.+)>:$")
-_LINE = re.compile(r"^\s*([0-9a-f]+):\t(\S*)[ \t]*(.*)$")
-_DATA = re.compile(r"\.(?:word|short|byte|long|hword)")
 _PREFIX = re.compile(
     r"rep(?:n?[ze])?|lock|bnd|notrack|data16|addr32|[c-gs]s|rex\S*|xacquire|xrelease"
 )
-_UNKNOWN = ("", ".inst", "(bad)")
 
 
 @dataclass(frozen=True)
@@ -80,23 +74,14 @@ def audit_code(
 
     Parameters, results and errors are those of `audit_library`.
     """
-    command = [binary_tool(description, "objdump"), "-d", "-z", "--no-show-raw-insn"]
-    if description.elf_machine == "EM_X86_64":
-        command += ["-M", "intel"]
-    if has_integer_vectors(description):
-        # The attributes of a file alone do not make objdump know the vector instructions.
-        command.append("-marmv8.1-m.main")
-    todo = "check the toolchain; see `ibert doctor`"
-    files = [str(path.resolve()) for path in paths]
-    listing = run_tool([*command, *files], None, "cannot disassemble the code", description, todo)
-    audit = read_listing(listing, description, layers)
+    audit = read_listing(disassemble(paths, description), description, layers)
     symbols: set[str] = set()
     needed: list[str] = []
     for path in paths:
         named, linked = _symbols(path)
         symbols |= named
         needed += linked
-    helpers = sorted(name for name in symbols if is_float_helper(name))
+    helpers = sorted(name for name in symbols if description.machine.is_float_function(name))
     found = tuple(f"{name}: a library function of floating point" for name in helpers)
     return LibraryAudit(audit.instructions, (*audit.findings, *found), tuple(needed))
 
@@ -120,29 +105,28 @@ def read_listing(
     LibraryAudit
         Code without an instruction is a finding.
     """
-    # Without a unit for floats a move of its registers is one instruction too many; vectors of
-    # integers lie in the same registers.
-    has_registers = description.float_abi != "soft" or has_integer_vectors(description)
-    layers = layers or {}
-    function, count, findings = "?", 0, []
-    for line in listing.splitlines():
-        if label := _LABEL.match(line):
-            function = _with_layer(label[1], layers)
-        if (found := _LINE.match(line)) is None or _DATA.fullmatch(found[2]):
-            continue
-        count += 1
-        address, text = found[1], f"{found[2]} {found[3]}".strip()
-        words = text.split()
-        while len(words) > 1 and _PREFIX.fullmatch(words[0]):
-            words.pop(0)
-        mnemonic, operands = (words[0], " ".join(words[1:])) if words else ("", "")
-        if mnemonic in _UNKNOWN or "<unknown>" in text or "undefined" in text.lower():
-            findings.append(f"{function} at 0x{address}: no instruction: {text}")
-        elif is_floating_point(description.elf_machine, mnemonic, operands, has_registers):
-            findings.append(f"{function} at 0x{address}: {text}")
+    count, findings = 0, []
+    for function in parse(listing):
+        name = _with_layer(function.name, layers or {})
+        count += len(function.instructions)
+        for one in function.instructions:
+            if is_unknown(one):
+                findings.append(f"{name} at 0x{one.address:x}: no instruction: {one.text}")
+            elif computes_floats(one, description):
+                findings.append(f"{name} at 0x{one.address:x}: {one.text}")
     if not count:
         findings.append("there is no code")
     return LibraryAudit(count, tuple(findings))
+
+
+def computes_floats(one: Instruction, description: TargetDescription) -> bool:
+    """Whether an instruction computes with floating-point numbers, by the rules of its machine."""
+    words = one.text.split()
+    while len(words) > 1 and _PREFIX.fullmatch(words[0]):
+        words.pop(0)
+    mnemonic, operands = words[0].lower(), " ".join(words[1:])
+    machine = description.machine
+    return machine.is_floating_point(mnemonic, operands, description.has_float_registers)
 
 
 def _with_layer(function: str, layers: Mapping[str, str]) -> str:

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 
 from ibert_tvm.common.errors import TargetError
 
-from .arm import ARM_BOARDS
-from .cortex_m import CORTEX_M
-from .cuda.descriptions import GPUS, gpu_target, is_gpu_name
+from .catalogue import CATALOGUE
+from .cuda.descriptions import gpu_target, is_gpu_name
 from .cuda.driver import find_gpu
 from .cuda.toolchain import check_architectures, find_cuda_toolchain
 from .description import TargetDescription
 from .emulation import emulator_command, find_emulator
 from .host import host_target
+from .machines import RUNTIMES
 from .toolchain import find_linker
-from .x86 import HOSTS
 
-_NAMED: dict[str, TargetDescription] = {
-    description.name: description for description in (*HOSTS, *ARM_BOARDS, *CORTEX_M, *GPUS)
-}
+register_target = CATALOGUE.register_target
+unregister_target = CATALOGUE.unregister_target
 
 
 @dataclass(frozen=True)
@@ -52,13 +50,13 @@ class TargetStatus:
     compiler: str = ""
     runs: str = ""
     runs_missing: str = ""
-    runtimes: tuple[str, ...] = ("tvm", "none")
+    runtimes: tuple[str, ...] = RUNTIMES
     system: str = "linux"
 
 
 def target_names() -> tuple[str, ...]:
     """All names that :func:`get_target` takes."""
-    return ("host", *sorted(_NAMED))
+    return ("host", *sorted(CATALOGUE.targets()))
 
 
 def get_target(name: str) -> TargetDescription:
@@ -71,8 +69,8 @@ def get_target(name: str) -> TargetDescription:
     """
     if name == "host":
         return host_target()
-    if name in _NAMED:
-        return _NAMED[name]
+    if (description := CATALOGUE.targets().get(name)) is not None:
+        return description
     if is_gpu_name(name):
         return gpu_target(name)
     near = difflib.get_close_matches(name, target_names(), n=1)
@@ -117,8 +115,7 @@ def check_runtime(description: TargetDescription, runtime: str | None) -> str:
         return description.runtimes[0]
     if runtime in description.runtimes:
         return runtime
-    known = ("tvm", "none")
-    if runtime not in known:
+    if runtime not in RUNTIMES:
         raise TargetError(
             what=f"unknown runtime {runtime!r}",
             where="--runtime",

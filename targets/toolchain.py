@@ -14,7 +14,9 @@ from collections.abc import Iterator
 
 from ibert_tvm.common.errors import TargetError
 
-from .description import TargetDescription, Toolchain
+from .catalogue import CATALOGUE
+from .description import TargetDescription
+from .machines import Toolchain
 from .programs import run
 
 _NATIVE = ("gcc", "cc", "clang")
@@ -105,10 +107,8 @@ def machine_of(command: tuple[str, ...]) -> str:
 def _parts(machine: str) -> tuple[str, str, str]:
     """Processor family, system and ABI of a machine's name."""
     processor, *rest = machine.split("-")
-    if processor == "arm64":
-        processor = "aarch64"
-    elif re.fullmatch(r"arm(v\d.*)?", processor) and not processor.endswith(("eb", "b")):
-        processor = "arm"
+    families = (one.triples.pattern for one in CATALOGUE.machines())
+    processor = next((one for one in families if re.fullmatch(one, processor)), processor)
     if "linux" in rest:
         return processor, "linux", "-".join(rest[rest.index("linux") + 1 :]) or "gnu"
     return processor, "none", rest[-1] if rest else ""

@@ -11,6 +11,8 @@ AVX-VNNI is ``vpdpbusd`` on 256-bit registers in the VEX encoding, for processor
 from __future__ import annotations
 
 from .description import DotInstruction, TargetDescription
+from .machines.x86_64 import V2_FEATURES
+from .machines.x86_64 import X86_64 as MACHINE
 
 VNNI_512 = DotInstruction("vpdpbusd_512", "uint8", "int8", 16, 4, tile_rows=8, tile_vectors=3)
 # 12 accumulators, two weights and the broadcast activation: 15 of 16 ymm registers.
@@ -21,7 +23,6 @@ MADD_256 = DotInstruction(
 )
 NO_DOT_128 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=4, tile_vectors=2)
 
-V2_FEATURES = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")
 _V3 = (*V2_FEATURES, "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
 _VNNI = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
 
@@ -46,10 +47,10 @@ def _x86(
     return TargetDescription(
         name=name,
         description=description,
+        machine=MACHINE,
         tvm_target={"kind": "llvm", "mtriple": "x86_64-linux-gnu", **processor},
         dot=dot,
         vector_lanes=2 * dot.lanes,
-        elf_machine="EM_X86_64",
         required_features=features,
         prefetches_weights=bool(features),
         q15_multiply=q15_multiply,
@@ -90,5 +91,4 @@ X86_AVX512_VNNI = _x86(
     _PMULHRSW_512,
 )
 
-# Best first: detection takes the first whose features the host has.
 HOSTS = (X86_AVX512_VNNI, X86_AVX_VNNI, X86_64_V3, X86_64)

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from ibert_tvm.targets import TargetDescription
-from ibert_tvm.targets.fp_rules import is_float_helper, is_floating_point
 
 from .disassembly import Program, read_program
 from .errors import CountingError
@@ -210,7 +209,7 @@ class Counting:
     ) -> None:
         self._program = read_program(path, description)
         self._watched = list(dict.fromkeys([*functions, *([within] if within else [])]))
-        self._has_vectors = description.vector_lanes > 1
+        self._description = description
         self._plugin = build_plugin()
         self._folder = tempfile.TemporaryDirectory(prefix="counting.")
         self._result = Path(self._folder.name, "result.json")
@@ -254,7 +253,7 @@ class Counting:
         calls = tuple(
             Call(self._watched[index], level, number) for index, level, number in document["calls"]
         )
-        return _summarise(self._program, document["runs"], calls, status, self._has_vectors)
+        return _summarise(self._program, document["runs"], calls, status, self._description)
 
 
 def count(
@@ -377,8 +376,9 @@ def _summarise(
     runs: Sequence[tuple[int, int, int]],
     calls: tuple[Call, ...],
     status: int,
-    has_vectors: bool,
+    description: TargetDescription,
 ) -> Counts:
+    machine = description.machine
     by_symbol: Counter[str] = Counter()
     by_mnemonic: Counter[str] = Counter()
     floating: Counter[str] = Counter()
@@ -393,8 +393,8 @@ def _summarise(
             by_mnemonic[mnemonic] += executions
             if mnemonic.startswith(("<unknown>", ".")):
                 unknown += executions
-            elif is_float_helper(name) or is_floating_point(
-                program.machine, mnemonic, operands, has_fpu=has_vectors
+            elif machine.is_float_function(name) or machine.is_floating_point(
+                mnemonic.lower(), operands, description.has_float_registers
             ):
                 floating[mnemonic] += executions
     return Counts(

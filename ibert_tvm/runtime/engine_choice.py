@@ -102,17 +102,14 @@ def _check_machine(metadata: LibraryMetadata) -> None:
 
     from elftools.elf.elffile import ELFFile
 
+    from ibert_tvm.targets.catalogue import CATALOGUE
     from ibert_tvm.targets.host import cpu_features
 
-    names = {
-        "EM_X86_64": ("x86_64", "AMD64"),
-        "EM_AARCH64": ("aarch64", "arm64"),
-        "EM_ARM": ("armv6l", "armv7l", "armv8l"),
-    }
     with metadata.path.open("rb") as stream:
-        machine = ELFFile(stream)["e_machine"]
+        elf = ELFFile(stream)
+        machine, known = elf["e_machine"], CATALOGUE.of_file(elf)
     target = metadata.target.get("name", "?")
-    if platform.machine() not in names.get(machine, ()):
+    if not any(one.runs_on(platform.machine()) for one in known):
         raise TargetError(
             f"the library {metadata.path} does not run on this machine",
             why=f"it was compiled for {target} ({machine}); this machine is {platform.machine()}",

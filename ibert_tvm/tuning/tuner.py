@@ -167,9 +167,8 @@ def check_tunable(description: TargetDescription, address: Address | None) -> st
         return str(address)
     import platform
 
-    here = {"x86_64": "EM_X86_64", "AMD64": "EM_X86_64", "aarch64": "EM_AARCH64"}
     missing = missing_features(description, cpu_features())
-    if here.get(platform.machine()) != description.elf_machine or missing:
+    if not description.machine.runs_on(platform.machine()) or missing:
         lacking = f", and lacks {', '.join(missing)}" if missing else ""
         raise TargetError(
             f"cannot measure kernels for {description.name} on this machine",

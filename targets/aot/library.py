@@ -37,8 +37,6 @@ _DRIVER_FLAGS = (
     *("-std=c99", "-O2", "-fPIC", "-ffreestanding", "-ffunction-sections", "-fdata-sections"),
     *("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-Wall", "-Wextra"),
 )
-# Compilers of these processors can be told to keep to general registers.
-_GENERAL_REGISTERS = ("EM_X86_64", "EM_AARCH64")
 
 
 def api_functions(model: BareModel) -> tuple[str, ...]:
@@ -171,8 +169,7 @@ def _link(
         command = [*linker, "-c", "weights.s", "-o", "weights.o"]
         run_tool(command, work, "cannot assemble the weights", description)
         flags = [*_DRIVER_FLAGS, f"-D{model.interface.prefix.upper()}_SHARED_LIBRARY"]
-        if description.elf_machine in _GENERAL_REGISTERS:
-            flags.append("-mgeneral-regs-only")
+        flags += description.machine.general_registers
         command = [*linker, "-c", *flags, "driver.c", "-o", "driver.o"]
         run_tool(command, work, "cannot compile the driver", description)
         link_flags = [

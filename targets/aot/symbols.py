@@ -16,30 +16,6 @@ from ..description import TargetDescription
 MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset"})
 """What compilers call for copies and zeros; C programs have them, hosted or not."""
 
-# Helpers of the compiler's own library (libgcc, compiler-rt) for integers: division where there is
-# no instruction of it, and 64-bit arithmetic. None of them computes with floats.
-_ARM_HELPERS = frozenset(
-    {
-        *(f"__aeabi_{name}" for name in ("idiv", "idivmod", "uidiv", "uidivmod")),
-        *(f"__aeabi_{name}" for name in ("ldivmod", "uldivmod", "lmul", "lcmp", "ulcmp")),
-        *(f"__aeabi_{name}" for name in ("llsl", "llsr", "lasr")),
-        *(
-            f"__aeabi_{name}{size}"
-            for name in ("memcpy", "memmove", "memset", "memclr")
-            for size in ("", "4", "8")
-        ),
-        *(f"__{name}{size}i3" for name in ("div", "udiv", "mod", "umod") for size in "sd"),
-        *(f"__{name}di3" for name in ("mul", "ashl", "ashr", "lshr")),
-        "__clzsi2",
-        "__clzdi2",
-    }
-)
-INTEGER_HELPERS: dict[str, frozenset[str]] = {
-    "EM_ARM": _ARM_HELPERS,
-    "EM_AARCH64": frozenset(),
-    "EM_X86_64": frozenset(),
-}
-
 
 def undefined_symbols(data: bytes) -> tuple[str, ...]:
     """Symbols that a relocatable object refers to and does not define, sorted.
@@ -87,8 +63,7 @@ def check_undefined(
     TargetError
         Naming the symbols.
     """
-    helpers = INTEGER_HELPERS.get(description.elf_machine, frozenset())
-    allowed = MEMORY_FUNCTIONS | helpers | set(provided)
+    allowed = MEMORY_FUNCTIONS | description.machine.integer_helpers | set(provided)
     unknown = sorted(set(undefined) - allowed)
     if not unknown:
         return

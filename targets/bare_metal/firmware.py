@@ -21,6 +21,7 @@ from ..emulation import find_emulator
 from ..linking import run_tool
 from ..programs import run
 from ..toolchain import find_linker
+from .verification import bare_metal
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _CFLAGS = ("-O2", "-std=c11", "-ffreestanding", "-ffunction-sections", "-fdata-sections")
@@ -84,7 +85,7 @@ def link_firmware(
         *find_linker(description),
         *_CFLAGS,
         *(f"-I{folder}", f"-I{example}", f"-L{example}", f"-DSHAPE={index}"),
-        *(str(example / name) for name in ("main.c", "startup.c", "semihosting.c")),
+        *(str(example / name) for name in ("main.c", *bare_metal(description).start_up)),
         *map(str, objects),
         f"-T{example / 'boards' / description.emulator.board}.ld",
         *_LINK,

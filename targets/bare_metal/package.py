@@ -32,13 +32,12 @@ from ..description import TargetDescription
 from ..linking import run_tool
 from ..toolchain import find_linker
 from ..weights import WEIGHTS_FILE, write_weights
-from .attributes import SECTION, attributes_of, with_either_convention
 from .c_weights import weights_c
 from .document import DOCUMENT, FORMAT, KIND
 from .guide import makefile, readme
 from .memory_use import FunctionPeak, MemoryUse, check_limits
 from .options import C_ARRAYS, C_SOURCES, OBJECTS, PackageOptions
-from .verification import Verified, largest_frame, verify_package
+from .verification import Verified, bare_metal, largest_frame, verify_package
 
 if TYPE_CHECKING:
     from ..aot.model import BareModel
@@ -53,7 +52,7 @@ _LITTLE_ENDIAN = """\
 """
 # What the bound of the stack was measured on; on another processor the header's is none at all.
 _STACK_CHECK = """\
-#if (defined(__arm__) || defined(__ICCARM__)) && !defined(IBERT_ANY_STACK)
+#if ({compilers}) && !defined(IBERT_ANY_STACK)
 #if !defined(__GNUC__) || defined(__clang__)
 #error IBERT_STACK_BYTES holds for GCC: measure the stack, and define IBERT_ANY_STACK
 #endif
@@ -135,7 +134,8 @@ def write_package(
         for path in sources:
             if path.suffix == ".c":
                 limit = largest_frame(path.with_suffix(".o"), verified.frames)
-                check = prefixed(_STACK_CHECK.format(limit=limit), names.prefix)
+                text = _STACK_CHECK.format(limit=limit, compilers=bare_metal(description).compilers)
+                check = prefixed(text, names.prefix)
                 path.write_text(check + path.read_text(encoding="utf-8"), encoding="utf-8")
             path.rename(folder / path.name)
         if options.emit == C_SOURCES:
@@ -272,14 +272,22 @@ def compile_sources(
 
 
 def _mark(objects: Sequence[Path], work: Path, description: TargetDescription) -> None:
-    """Let objects link with code of either floating-point convention: they use neither."""
+    """Let objects link with code of any floating-point convention: they use none."""
+    from elftools.elf.elffile import ELFFile
+
+    neutral = bare_metal(description).neutral
+    if neutral is None:
+        return
+    section, rewrite = neutral
     copier = binary_tool(description, "objcopy")
     changed = work / "attributes"
     for path in objects:
-        attributes = attributes_of(path.read_bytes())
-        if attributes is not None:
-            changed.write_bytes(with_either_convention(attributes))
-            update = f"--update-section={SECTION}={changed.name}"
+        with path.open("rb") as stream:
+            attributes = ELFFile(stream).get_section_by_name(section)
+            content = None if attributes is None else rewrite(attributes.data())
+        if content is not None:
+            changed.write_bytes(content)
+            update = f"--update-section={section}={changed.name}"
             run_tool([copier, update, path.name], work, f"cannot mark {path.name}", description)
 
 

@@ -8,18 +8,10 @@ pointer has no bound, and is refused; only the driver's pointers are known.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ibert_tvm.common.errors import TargetError
-
-from .disassembly import Function, Instruction
-
-_CALLS = re.compile(r"(bl|blx|b|b[a-z]{2}|cbn?z)(\.[nw])?")
-_PUSHES = re.compile(r"(v?push|v?stmdb|stmfd)(\.[nw]|\.64|\.32)?")
-_STORES = re.compile(r"(str[a-z]*)(\.[nw])?")
-_LITERALS = re.compile(r"(ldr|movs?|movw|mvns?)(\.[nw])?")
+from ..machines import Function, StackError, StackRules
 
 
 @dataclass(frozen=True)
@@ -38,21 +30,10 @@ class StackUse:
     path: tuple[str, ...]
 
 
-class StackError(TargetError):
-    """A function whose stack has no bound."""
-
-    def __init__(self, function: str, why: str) -> None:
-        super().__init__(
-            what="the stack use of the package cannot be bounded",
-            where=f"function {function}",
-            why=why,
-            todo="this is a defect of the compiler: please report it",
-        )
-
-
 def stack_use(
     functions: Iterable[Function],
     entries: Iterable[str],
+    rules: StackRules,
     pointers: Mapping[str, Sequence[str]] | None = None,
 ) -> StackUse:
     """Bound the stack of the entries that take most.
@@ -63,6 +44,8 @@ def stack_use(
         Disassembled.
     entries
         Names of functions that are called from outside.
+    rules
+        How the machine's code is read.
     pointers
         Functions that may call through a pointer, and what that may reach in the image.
 
@@ -79,6 +62,7 @@ def stack_use(
     by_name = {function.name: function for function in known.values()}
     graph = _Graph(
         known,
+        rules,
         {
             name: [by_name[callee].address for callee in callees if callee in by_name]
             for name, callees in (pointers or {}).items()
@@ -88,7 +72,7 @@ def stack_use(
     return max(uses, key=lambda use: use.total, default=StackUse(0, ()))
 
 
-def frame_bytes(function: Function) -> int:
+def frame_bytes(function: Function, rules: StackRules) -> int:
     """Bytes by which a function itself lowers the stack pointer.
 
     Raises
@@ -96,17 +80,17 @@ def frame_bytes(function: Function) -> int:
     StackError
         If the amount is not in the code.
     """
-    total = 0
-    for index, instruction in enumerate(function.instructions):
-        total += _lowered(function, index, instruction)
-    return total
+    return sum(rules.lowered(function, index) for index in range(len(function.instructions)))
 
 
 class _Graph:
     def __init__(
-        self, functions: Mapping[int, Function], pointers: Mapping[str, Sequence[int]]
+        self,
+        functions: Mapping[int, Function],
+        rules: StackRules,
+        pointers: Mapping[str, Sequence[int]],
     ) -> None:
-        self.functions = functions
+        self.functions, self.rules = functions, rules
         self.pointers = pointers
         self.pointed = {address for reached in pointers.values() for address in reached}
         self.done: dict[tuple[int, bool], StackUse] = {}
@@ -128,7 +112,7 @@ class _Graph:
                 elif is_call:
                     raise StackError(self.functions[address].name, "it calls itself")
             self.done[key] = StackUse(
-                frame_bytes(function) + deepest.total, (function.name, *deepest.path)
+                frame_bytes(function, self.rules) + deepest.total, (function.name, *deepest.path)
             )
         return self.done[key]
 
@@ -140,92 +124,13 @@ class _Graph:
         found: dict[int, bool] = {}
         pointed: Sequence[int] = ()
         for one in function.instructions:
-            if not _CALLS.fullmatch(one.mnemonic):
-                continue
-            is_call = re.fullmatch(r"blx?(\.w)?", one.mnemonic) is not None
-            target = one.target
-            if target in self.functions and (is_call or target != function.address):
-                assert target is not None  # None is no address of a function
-                found[target] = found.get(target, False) or is_call
-            elif one.mnemonic.startswith("blx") and target is None:
+            kind, target = self.rules.transfer(one), one.target
+            if kind == "pointer":
                 if function.name not in self.pointers:
                     raise StackError(function.name, f"it calls through a pointer ({one.operands})")
                 pointed = self.pointers[function.name]
+            elif kind and target in self.functions:
+                assert target is not None  # None is no address of a function
+                if kind == "call" or target != function.address:
+                    found[target] = found.get(target, False) or kind == "call"
         return found, pointed
-
-
-def _lowered(function: Function, index: int, one: Instruction) -> int:
-    """Bytes by which one instruction lowers the stack pointer; 0 if it does not."""
-    name, operands = one.mnemonic, one.operands
-    if _PUSHES.fullmatch(name) and ("push" in name or operands.startswith("sp!")):
-        return _register_bytes(operands)
-    if _STORES.fullmatch(name) and (amount := re.search(r"\[sp, #-(\d+)\]!", operands)):
-        return int(amount[1])
-    if re.fullmatch(r"(sub|subw|add)s?(\.[nw])?", name) and re.match(r"sp(,|$)", operands):
-        return _arithmetic(function, index, one)
-    if re.fullmatch(r"mov(\.[nw])?", name) and operands.startswith("sp, "):
-        return _realigned(function, index, operands.split(", ")[1])
-    return 0
-
-
-def _arithmetic(function: Function, index: int, one: Instruction) -> int:
-    """``sub sp, #n``, ``sub sp, sp, #n``, and the same with a register."""
-    adds = one.mnemonic.startswith("add")
-    last = one.operands.split(", ")[-1]
-    if last.startswith("#"):
-        amount = int(last[1:], 0)
-    else:
-        amount = _constant(function, index, last)
-        if adds and amount >= 1 << 31:
-            adds, amount = False, (1 << 32) - amount
-    return 0 if adds else amount
-
-
-def _constant(function: Function, index: int, register: str) -> int:
-    """The constant that a register was last loaded with.
-
-    Raises
-    ------
-    StackError
-        If it was not loaded with one.
-    """
-    for one in reversed(function.instructions[:index]):
-        if one.operands.split(",")[0] != register:
-            continue
-        if not _LITERALS.fullmatch(one.mnemonic):
-            break
-        if one.mnemonic.startswith("ldr") and one.target in function.words:
-            return function.words[one.target]
-        if one.mnemonic.startswith(("mov", "mvn")) and "#" in one.operands:
-            value = int(one.operands.split("#")[1], 0)
-            return ~value & 0xFFFFFFFF if one.mnemonic.startswith("mvn") else value
-        break
-    raise StackError(
-        function.name, f"it lowers the stack pointer by {register}, which is not a constant"
-    )
-
-
-def _realigned(function: Function, index: int, register: str) -> int:
-    """``mov sp, register``: the end of a frame, or its start rounded down to an alignment."""
-    for one in reversed(function.instructions[max(0, index - 4) : index]):
-        if one.operands.split(",")[0] != register:
-            continue
-        if one.mnemonic in ("bfc", "bfc.w"):
-            return 1 << int(one.operands.split("#")[2])
-        if one.mnemonic in ("lsls", "lsl", "lsl.w") and "#" in one.operands:
-            return 1 << int(one.operands.split("#")[1])
-        if one.mnemonic.startswith("sub") and "#" not in one.operands:
-            raise StackError(function.name, f"it lowers the stack pointer by {one.operands}")
-        break
-    return 0
-
-
-def _register_bytes(operands: str) -> int:
-    """Bytes of a list of registers such as ``{r4, r5, lr}`` or ``{d8-d15}``."""
-    inside = operands[operands.index("{") + 1 : operands.index("}")]
-    total = 0
-    for item in inside.split(", "):
-        first, _, last = item.partition("-")
-        count = int(last[1:]) - int(first[1:]) + 1 if last else 1
-        total += count * (8 if first.startswith("d") else 4)
-    return total

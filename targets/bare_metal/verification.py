@@ -18,10 +18,11 @@ from pathlib import Path
 from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
-from ..fp_rules import is_float_helper, is_floating_point
+from ..disassembly import disassemble, is_unknown, parse
+from ..library_audit import computes_floats
 from ..linking import run_tool
+from ..machines import BareMetal, Function
 from ..toolchain import find_linker
-from .disassembly import Function, disassemble, has_integer_vectors
 from .stack import StackUse, frame_bytes, stack_use
 
 _SCRIPT = Path(__file__).with_name("verify.ld")
@@ -111,7 +112,8 @@ def verify_package(
             todo=_REPORT,
         )
     image = _link(objects, folder, description)
-    functions = disassemble(image, description)
+    functions = read_functions(image, description)
+    rules = bare_metal(description).stack
     sizes, names = _sections_and_functions(image)
     helpers = tuple(sorted(names - defined))
     _refuse_floating_point(functions, names, description)
@@ -122,9 +124,42 @@ def verify_package(
         weight_bytes=sizes[".weights"],
         instructions=sum(len(function.instructions) for function in functions),
         helpers=tuple(name for name in helpers if not name.startswith("$")),
-        stack=stack_use(functions, entries, _pointers(driver)),
-        frames={function.name: frame_bytes(function) for function in functions},
+        stack=stack_use(functions, entries, rules, _pointers(driver)),
+        frames={function.name: frame_bytes(function, rules) for function in functions},
     )
+
+
+def bare_metal(description: TargetDescription) -> BareMetal:
+    """What is particular to the microcontroller of a target.
+
+    Raises
+    ------
+    TargetError
+        If the target has an operating system.
+    """
+    system = description.machine.system
+    if isinstance(system, BareMetal):
+        return system
+    raise TargetError(
+        what=f"target {description.name!r} is no microcontroller",
+        where="--target",
+        why="packages are for processors without operating system",
+        todo="compile a library instead",
+    )
+
+
+def read_functions(image: Path, description: TargetDescription) -> list[Function]:
+    """Disassemble a linked image; what is no instruction of the target is an error."""
+    functions = list(parse(disassemble([image], description)))
+    for function in functions:
+        for one in filter(is_unknown, function.instructions):
+            raise TargetError(
+                what="the code holds something that is no instruction",
+                where=f"target {description.name!r}, function {function.name} at {one.address:#x}",
+                why=f"the disassembler says: {one.text}",
+                todo="this is a defect of the compiler or of the disassembler: please report it",
+            )
+    return functions
 
 
 def largest_frame(source_object: Path, frames: Mapping[str, int]) -> int:
@@ -207,15 +242,14 @@ def _refuse_floating_point(
     functions: Sequence[Function], names: set[str], description: TargetDescription
 ) -> None:
     """Refuse an image with a floating-point instruction or library function."""
-    # A core with integer vectors has vector registers; all others have no unit at all.
-    has_unit = has_integer_vectors(description)
     found = [
         f"{function.name}: {one.mnemonic} {one.operands}"
         for function in functions
         for one in function.instructions
-        if is_floating_point(description.elf_machine, one.mnemonic, one.operands, has_unit)
+        if computes_floats(one, description)
     ]
-    found += [f"library function {name}" for name in sorted(names) if is_float_helper(name)]
+    is_helper = description.machine.is_float_function
+    found += [f"library function {name}" for name in sorted(filter(is_helper, names))]
     if found:
         more = f" and {len(found) - 5} more" if len(found) > 5 else ""
         raise PackageError(

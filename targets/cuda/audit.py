@@ -1,6 +1,6 @@
 """Proof, from the machine code of every architecture, that kernels compute with integers only.
 
-`ibert_tvm.targets.fp_rules` says which instructions compute with floating-point numbers. An opcode
+`ibert_tvm.targets.cuda.sass` says which instructions compute with floating-point numbers. An opcode
 that is in no list is refused as well, so that a new compiler cannot bring in what the rules have
 not heard of. Matrix kernels must use tensor cores and keep everything in registers.
 """
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from ibert_tvm.common.errors import TargetError
 
 from ..description import Gpu
-from ..fp_rules import is_floating_point
 from ..programs import output_of
 from .sass import (
     INTEGER_OPCODES,
@@ -24,6 +23,7 @@ from .sass import (
     MATRIX_OPCODES,
     Instruction,
     functions,
+    is_floating_point,
     resources,
 )
 from .toolchain import CudaToolchain
@@ -31,7 +31,6 @@ from .toolchain import CudaToolchain
 if TYPE_CHECKING:
     from .launches import Launch
 
-_MACHINE = "EM_CUDA"
 _SHOWN = 3
 # From 9.0 on headers count 1 KB that the system takes of every block, and limits do not.
 _RESERVING, _RESERVED_BYTES = 90, 1024
@@ -333,7 +332,7 @@ def _check_kernel(
 
 
 def _is_float(instruction: Instruction) -> bool:
-    return is_floating_point(_MACHINE, instruction.mnemonic, instruction.operands)
+    return is_floating_point(instruction.mnemonic)
 
 
 def _texts(instructions: Iterable[Instruction]) -> tuple[str, ...]:

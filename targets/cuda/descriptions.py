@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 from ibert_tvm.common.errors import TargetError
 
-from ..arm import RPI4
 from ..description import DotInstruction, Gpu, TargetDescription
-from ..x86 import V2_FEATURES
+from ..machines import MACHINES, Linux, Machine
+from ..machines.aarch64 import AARCH64
+from ..machines.x86_64 import X86_64
 
 # Weights stay row-major with the depth padded to 16 bytes, which one load takes; the tiles of a
 # tensor core are the business of the device code.
@@ -33,72 +34,50 @@ class _Architecture:
     card: str
     multiprocessors: int
     shared_kilobytes: int
-    host: str = "x86-64"
+    host: Machine = X86_64
 
 
 _ARCHITECTURES = {
     75: _Architecture("T4, RTX 2080", 40, 64),
     80: _Architecture("A100", 108, 163),
     86: _Architecture("A10, RTX 3090", 72, 99),
-    87: _Architecture("Jetson Orin", 16, 163, "aarch64"),
+    87: _Architecture("Jetson Orin", 16, 163, AARCH64),
     89: _Architecture("L4, RTX 4090", 58, 99),
     90: _Architecture("H100, H200", 132, 227),
     100: _Architecture("B200", 148, 227),
     103: _Architecture("B300", 160, 227),
-    110: _Architecture("Jetson Thor", 20, 227, "aarch64"),
+    110: _Architecture("Jetson Thor", 20, 227, AARCH64),
     120: _Architecture("RTX 5090", 170, 99),
-    121: _Architecture("DGX Spark", 48, 99, "aarch64"),
+    121: _Architecture("DGX Spark", 48, 99, AARCH64),
 }
-
-
-@dataclass(frozen=True)
-class _Host:
-    """The processor that starts kernels: what its part of a library is compiled and linked for."""
-
-    machine: str
-    tvm_target: dict[str, object]
-    template: TargetDescription | None
-    required_features: tuple[str, ...]
 
 
 # No kernel runs on the processor, so that the least that there is costs nothing.
 _HOSTS = {
-    "x86-64": _Host(
-        "EM_X86_64",
-        {"kind": "llvm", "mcpu": "x86-64-v2", "mtriple": "x86_64-linux-gnu"},
-        None,
-        V2_FEATURES,
-    ),
-    "aarch64": _Host(
-        "EM_AARCH64",
-        {"kind": "llvm", "mcpu": "cortex-a57", "mtriple": "aarch64-linux-gnu"},
-        RPI4,
-        RPI4.required_features,
-    ),
+    name: (machine, machine.system.driver)
+    for name, machine in MACHINES.items()
+    if isinstance(machine.system, Linux) and machine.system.driver is not None
 }
 
 
-def _describe(name: str, description: str, gpu: Gpu, host: str = "x86-64") -> TargetDescription:
-    processor = _HOSTS[host]
-    template = processor.template
+def _describe(name: str, description: str, gpu: Gpu, host: str = X86_64.name) -> TargetDescription:
+    machine, driver = _HOSTS[host]
     return TargetDescription(
         name=name,
         description=description,
+        machine=machine,
         tvm_target={
             "kind": "cuda",
             "arch": gpu.architectures[0],
             "max_threads_per_block": _THREADS_PER_BLOCK,
             "thread_warp_size": _WARP,
             "max_shared_memory_per_block": gpu.shared_bytes,
-            "host": processor.tvm_target,
+            "host": {"kind": "llvm", **driver.processor},
         },
         dot=TENSOR_CORE,
         # Threads compute single numbers in registers of 32 bits.
         vector_lanes=1,
-        elf_machine=processor.machine,
-        required_features=processor.required_features,
-        runtimes=("tvm",),
-        toolchain=None if template is None else template.toolchain,
+        required_features=driver.required_features,
         functions=("square_root", "floor_log2", "normalised_reciprocal", "minimum"),
         gpu=gpu,
     )
@@ -156,12 +135,13 @@ def gpu_target(name: str) -> TargetDescription:
     numbers = tuple(sorted({_number(part, name) for part in parts if part != _PTX}))
     if not numbers:
         raise _unknown(name, f"{_PTX!r} is of no architecture")
-    usual = "aarch64" if any(_ARCHITECTURES[n].host == "aarch64" for n in numbers) else "x86-64"
+    others = [_ARCHITECTURES[n].host for n in numbers if _ARCHITECTURES[n].host is not X86_64]
+    usual = next(iter(others), X86_64).name
     if "/" in name and host not in _HOSTS:
         raise _unknown(name, f"{host!r} is no processor that drives GPUs")
     cards = "; ".join(f"sm_{n}: {_ARCHITECTURES[n].card}" for n in numbers)
     host = host or usual
-    where = "" if host == "x86-64" else f", driven by {host}"
+    where = "" if host == X86_64.name else f", driven by {host}"
     return _describe(name, f"NVIDIA GPUs ({cards}){where}", _gpu(numbers, _PTX in parts), host)
 
 

@@ -1,8 +1,7 @@
 """Reading compiled device code: instructions as nvdisasm prints them, resources from ELF headers.
 
-What an instruction computes with is told by `ibert_tvm.targets.fp_rules`. Beyond that, every opcode
-that may stand in a kernel is listed here: an audit that met an instruction it does not know would
-otherwise take it for an integer one.
+Beside what computes with floating-point numbers, every opcode that may stand in a kernel is listed
+here: an audit that met an instruction it does not know would otherwise take it for an integer one.
 """
 
 from __future__ import annotations
@@ -35,10 +34,28 @@ INTEGER_OPCODES = frozenset(_INTEGER.split())
 MATRIX_OPCODES = frozenset(("IMMA", "IGMMA"))
 LOCAL_OPCODES = frozenset(("LDL", "STL"))
 
+_FLOAT = re.compile(
+    # Arithmetic, comparison, selection, rounding and conversion of 32 bits begin with f, on the
+    # uniform path with uf, except the search for the leading one (flo) and a fence.
+    r"u?f(?!lo$|ence$)\w+"
+    # 16 bits (h), 64 bits (d), 8 bits (q)
+    r"|v?h\w+|d(?:add|fma|mul|setp?|mma|mnmx)|q(?!spc$)\w+"
+    # conversions from integers, reciprocals and roots, matrix products of short floats
+    r"|u?i2fp?|u?mufu|omma|utc\w*[fhoq]mma"
+)
+# Atomics and reductions name the type of their operands as a modifier.
+_FLOAT_TYPE = re.compile(r"(?:b?f(?:16|32|64)\w*|tf32|e[2345]m\w+|ftz)")
+
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)")
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 # Of .nv.info: attributes with a value per function, and how one with a payload is marked.
 _SIZED_VALUE, _REGISTERS, _STACK = 4, 0x2F, 0x12
+
+
+def is_floating_point(mnemonic: str) -> bool:
+    """Whether an instruction, with all its modifiers, computes with floating-point numbers."""
+    opcode, *modifiers = mnemonic.lower().split(".")
+    return _FLOAT.fullmatch(opcode) is not None or any(map(_FLOAT_TYPE.fullmatch, modifiers))
 
 
 @dataclass(frozen=True)

@@ -5,42 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..catalogue import CATALOGUE
+from ..machines import Linux
 from .errors import BoardError
-
-# Bits of the auxiliary vector, of its first and its second word of capabilities, by the names that
-# /proc/cpuinfo gives them: arch/arm64/include/uapi/asm/hwcap.h and arch/arm/include/uapi/asm/
-# hwcap.h of Linux. /proc/cpuinfo itself is the host's under an emulator.
-_AARCH64 = {
-    (0, 0): "fp",
-    (0, 1): "asimd",
-    (0, 3): "aes",
-    (0, 7): "crc32",
-    (0, 8): "atomics",
-    (0, 9): "fphp",
-    (0, 10): "asimdhp",
-    (0, 12): "asimdrdm",
-    (0, 20): "asimddp",
-    (0, 22): "sve",
-    (1, 1): "sve2",
-    (1, 13): "i8mm",
-    (1, 14): "bf16",
-}
-_ARM = {
-    (0, 5): "fastmult",
-    (0, 6): "vfp",
-    (0, 7): "edsp",
-    (0, 12): "neon",
-    (0, 13): "vfpv3",
-    (0, 16): "vfpv4",
-    (0, 17): "idiva",
-    (0, 18): "idivt",
-}
-# e_machine of the ELF specification, and the architectures of `uname -m` whose processors run it.
-_MACHINES = {
-    "EM_X86_64": ("x86_64", "amd64"),
-    "EM_AARCH64": ("aarch64", "arm64"),
-    "EM_ARM": ("armv6l", "armv7l", "armv8l", "aarch64"),
-}
 
 
 @dataclass(frozen=True)
@@ -94,13 +61,13 @@ class BoardDescription:
 
 
 def _features(machine: str, words: Sequence[int], cpuinfo: str) -> frozenset[str]:
-    if machine in ("x86_64", "amd64"):
-        for line in cpuinfo.splitlines():
-            if line.startswith("flags"):
-                return frozenset(line.partition(":")[2].split())
-        return frozenset()
-    bits = _AARCH64 if machine in ("aarch64", "arm64") else _ARM
-    return frozenset(name for (word, bit), name in bits.items() if words[word] >> bit & 1)
+    known = CATALOGUE.running_on(machine)
+    if known is not None and isinstance(known.system, Linux) and known.system.capabilities:
+        return known.system.features(words)
+    for line in cpuinfo.splitlines():
+        if line.startswith("flags"):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
 
 
 def check_board(
@@ -124,15 +91,22 @@ def check_board(
     BoardError
         With what the board is and what it lacks.
     """
-    if board.machine not in _MACHINES.get(elf_machine, ()):
+    systems = [
+        machine.system
+        for machine in CATALOGUE.machines()
+        if machine.elf_machine == elf_machine and isinstance(machine.system, Linux)
+    ]
+    if not any(board.machine in (*system.names, *system.kernels) for system in systems):
         raise BoardError(
             what="the library does not run on the board",
             where=f"target {target!r}",
             why=f"it was compiled for {elf_machine}; the board is {board.machine or 'unknown'}",
             todo="compile it for the board's architecture; `ibert targets` lists them",
         )
-    # 32-bit programs see other capabilities on a 64-bit processor, which has all of NEON.
-    names = board.features | ({"neon"} if "asimd" in board.features else set())
+    implied = {
+        seen for system in systems for has, seen in system.implied.items() if has in board.features
+    }
+    names = board.features | implied
     missing = [name for name in required if name not in names]
     if missing:
         listed = ", ".join(sorted(board.features)) or "none"

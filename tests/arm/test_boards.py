@@ -17,7 +17,8 @@ from elftools.elf.elffile import ELFFile
 import ibert_tvm as ibert
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.runtime.library_file import read_metadata
-from ibert_tvm.targets import TargetDescription, TargetError, registry
+from ibert_tvm.targets import TargetDescription, TargetError
+from ibert_tvm.targets.catalogue import CATALOGUE
 from ibert_tvm.targets.cortex_m import NO_DOT_SCALAR
 from ibert_tvm.targets.library_audit import audit_library
 from ibert_tvm.targets.library_check import LibraryCheck
@@ -201,7 +202,7 @@ def test_any_floating_point_would_have_been_a_library_call(
     target = board("rpi4")
     bare = {**target.tvm_target, "mattr": ["-neon", "-fp-armv8"]}
     plain = replace(target, tvm_target=bare, dot=NO_DOT_SCALAR, vector_lanes=1, q15_multiply=())
-    monkeypatch.setitem(registry._NAMED, target.name, plain)
+    monkeypatch.setitem(CATALOGUE._built_in, target.name, plain)
     model = small_bert(layers=1)
     program = ibert.compile(model, target=target.name, shapes=[(1, 5)], runtime="none")
     for name, kernel in program.bare.objects.items():

@@ -11,6 +11,7 @@ import pytest
 from ibert_tvm.targets import TargetDescription, TargetError
 from ibert_tvm.targets.elf_check import check_elf, elf_facts
 from ibert_tvm.targets.library_check import LibraryCheck, check_library
+from ibert_tvm.targets.machines import Emulator
 from ibert_tvm.targets.toolchain import find_linker
 from tests.arm.tools import BOARDS, board
 
@@ -113,7 +114,8 @@ def test_without_emulator_the_result_says_so(
 ) -> None:
     target = board("rpi4", run=False)
     library = linked(target, tmp_path)
-    gone = replace(target, emulator=replace(target.emulator, program="no-such-emulator"))
+    emulator = Emulator("no-such-emulator", "qemu-user")
+    gone = replace(target, machine=replace(target.machine, emulator=emulator))
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     check = check_library(library, gone, ["ibert_one"])
     assert check == LibraryCheck(
@@ -132,7 +134,8 @@ def test_without_emulator_the_result_says_so(
         "  what to do: install it (Debian: apt-get install qemu-user)"
     )
     # The emulator alone is not enough: programs need the target's C library.
-    bare = replace(target, emulator=replace(target.emulator, libraries="/no/such/folder"))
+    moved = replace(target.machine.toolchains[""], machine="aarch64-nowhere-linux-gnu")
+    bare = replace(target, machine=replace(target.machine, toolchains={"": moved}))
     if target.emulator and check_library(library, target, []).checked:
         check = check_library(library, bare, ["ibert_one"])
         assert not check.checked
@@ -152,12 +155,12 @@ def test_without_emulator_the_result_says_so(
 def test_headers_of_every_board(name: str, tmp_path: Path) -> None:
     target = board(name, run=False)
     library = linked(target, tmp_path)
-    facts = elf_facts(library)
+    facts = elf_facts(library, target.machine)
     wide = target.elf_machine == "EM_AARCH64"
     assert (facts.machine, facts.bits) == (target.elf_machine, 64 if wide else 32)
     assert facts.little_endian
-    assert facts.float_abi == target.float_abi
-    assert facts.float_unit == facts.vector_unit == (name == "armv7-neon")
+    assert facts.floats.abi == target.float_abi
+    assert facts.floats.unit == facts.floats.vectors == (name == "armv7-neon")
     check_elf(library, target)
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.targets import get_target
-from ibert_tvm.targets.bare_metal.disassembly import disassemble
-from ibert_tvm.targets.fp_rules import is_floating_point
+from ibert_tvm.targets.disassembly import disassemble, parse
+from ibert_tvm.targets.library_audit import computes_floats
 from ibert_tvm.targets.toolchain import find_linker
 from tests.examples import examples
 from tests.processes import without_torch
@@ -201,13 +201,13 @@ def test_no_floating_point_in_the_linked_firmware(
 ) -> None:
     """The whole image, start-up code and the compiler's helpers with it."""
     elf = link_package(package(target), tmp_path)
-    functions = disassemble(elf, board(target))
+    functions = list(parse(disassemble([elf], board(target))))
     has_vectors = target == "cortex-m55"
     found = [
         f"{function.name}: {one.mnemonic}"
         for function in functions
         for one in function.instructions
-        if is_floating_point("EM_ARM", one.mnemonic, one.operands, has_vectors)
+        if computes_floats(one, board(target))
     ]
     assert found == []
     assert {"ibert_run", "Reset_Handler"} <= {function.name for function in functions}

@@ -17,7 +17,7 @@ from ibert_tvm.targets.toolchain import compiler_variable
 KNOWN = (
     "use t4, a100, h100, h200, or cuda:sm_XX with one of sm_75, sm_80, sm_86, sm_87, sm_89, sm_90, "
     "sm_100, sm_103, sm_110, sm_120, sm_121; several joined with +, +ptx for newer GPUs, and "
-    "/x86-64 or /aarch64 for the processor"
+    "/aarch64 or /x86-64 for the processor"
 )
 INSTALL = (
     "pip install 'ibert-tvm[cuda]' (which needs neither a GPU nor root), or install CUDA 13 and "

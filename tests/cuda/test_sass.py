@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ibert_tvm.targets.cuda.sass import INTEGER_OPCODES, Instruction, functions
-from ibert_tvm.targets.fp_rules import is_floating_point
+from ibert_tvm.targets.cuda.sass import INTEGER_OPCODES, Instruction, functions, is_floating_point
 
 # CUDA Binary Utilities, "Instruction Set Reference", Turing to Blackwell.
 FLOATING = """FADD FADD2 FADD32I FCHK FFMA FFMA2 FFMA32I FHADD FHFMA FMNMX FMNMX3 FMUL FMUL2 FMUL32I
@@ -39,17 +38,17 @@ TEXT = """\
 
 @pytest.mark.parametrize("mnemonic", FLOATING.split())
 def test_floating_point_is_recognised(mnemonic: str) -> None:
-    assert is_floating_point("EM_CUDA", mnemonic)
+    assert is_floating_point(mnemonic)
 
 
 @pytest.mark.parametrize("mnemonic", INTEGER.split())
 def test_integers_are_not_taken_for_floats(mnemonic: str) -> None:
-    assert not is_floating_point("EM_CUDA", mnemonic)
+    assert not is_floating_point(mnemonic)
     assert mnemonic.partition(".")[0] in INTEGER_OPCODES
 
 
 def test_no_opcode_is_in_both_lists() -> None:
-    assert [op for op in sorted(INTEGER_OPCODES) if is_floating_point("EM_CUDA", op)] == []
+    assert [op for op in sorted(INTEGER_OPCODES) if is_floating_point(op)] == []
     assert INTEGER_OPCODES & {word.partition(".")[0] for word in FLOATING.split()} == {
         "ATOMG",
         "ATOMS",

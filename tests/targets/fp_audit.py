@@ -7,14 +7,14 @@ from pathlib import Path
 
 from elftools.elf.elffile import ELFFile
 
-from ibert_tvm.targets import fp_rules
+from ibert_tvm.targets.machines.x86_64 import X86_64
 
 _EXECUTABLE = 0x4  # SHF_EXECINSTR
 
 
 def is_floating_point(mnemonic: str) -> bool:
     """Tell whether an x86 instruction computes with floating-point numbers."""
-    return fp_rules.is_floating_point("EM_X86_64", mnemonic)
+    return X86_64.is_floating_point(mnemonic, "", True)
 
 
 def floating_point_instructions(path: Path) -> Iterator[str]:

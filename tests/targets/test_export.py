@@ -18,6 +18,7 @@ from tvm import relax
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.targets import TargetError, export
 from ibert_tvm.targets.export import ALIGNMENT
+from ibert_tvm.targets.machines.x86_64 import X86_64
 from ibert_tvm.targets.weights import METADATA_SECTION, WEIGHTS_SECTION, weight_rows
 from tests.rpc.small_model import small_model
 from tests.targets.encoder_library import METADATA, Build, build_program
@@ -270,7 +271,7 @@ def test_a_linker_that_fails(
 
 
 def test_a_library_for_another_processor(build: Build, existing: Path) -> None:
-    other = replace(build.target, elf_machine="EM_AARCH64")
+    other = replace(build.target, machine=replace(X86_64, elf_machine="EM_AARCH64"))
     assert str(refused(build, existing, description=other)) == (
         "the linked library is for another processor\n"
         "  where: target 'x86-64', model.so\n"

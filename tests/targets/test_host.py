@@ -153,7 +153,7 @@ def test_another_machine_is_refused(machine: str) -> None:
     assert str(caught.value) == (
         "cannot compile for 'host'\n"
         f"  where: this machine ({machine})\n"
-        "  why: host detection knows x86-64 and 64-bit ARM\n"
+        "  why: host detection knows 64-bit ARM and x86-64\n"
         "  what to do: name a target explicitly; `ibert targets` lists them"
     )
 

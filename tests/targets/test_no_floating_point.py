@@ -10,7 +10,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from ibert_tvm.targets import get_target
-from ibert_tvm.targets.fp_rules import is_float_helper
+from ibert_tvm.targets.machines.x86_64 import X86_64
 from ibert_tvm.targets.toolchain import find_linker
 from tests.examples import examples
 from tests.targets.encoder_library import build_encoder
@@ -79,7 +79,7 @@ def test_no_instruction_computes_with_floats(target: str, settings: dict, tmp_pa
     "name", ["__truncsfhf2", "__extendhfsf2", "__floatsisf", "__mulsf3", "expf", "sqrt", "tanh"]
 )
 def test_helpers_are_recognised(name: str) -> None:
-    assert is_float_helper(name)
+    assert X86_64.is_float_function(name)
 
 
 def test_no_symbol_is_a_helper_of_floating_point(library: Path) -> None:
@@ -100,7 +100,7 @@ def test_no_symbol_is_a_helper_of_floating_point(library: Path) -> None:
             for symbol in elf.get_section_by_name(".dynsym").iter_symbols()
             if symbol["st_shndx"] == "SHN_UNDEF" and symbol.name
         }
-    assert {name for name in names if is_float_helper(name)} == set()
+    assert {name for name in names if X86_64.is_float_function(name)} == set()
     assert not any(library.startswith("libm.") for library in needed)
     # What remains open: memory, threads, the C runtime's hooks, TVM's errors, and what tells about
     # the machine.

@@ -18,7 +18,19 @@ from ibert_tvm.targets.aot import lower
 from ibert_tvm.targets.aot.lower import KernelSignature, LoweredKernel, lower_kernels
 from ibert_tvm.targets.aot.model import KernelParameter
 from ibert_tvm.targets.aot.objects import kernel_object
+from ibert_tvm.targets.machines import BareMetal, Toolchain
+from ibert_tvm.targets.machines.thumb import THUMB
+from ibert_tvm.targets.machines.x86_64 import X86_64
 from ibert_tvm.targets.toolchain import find_linker
+
+assert isinstance(THUMB.system, BareMetal)
+# This machine's instructions, as if there were no operating system.
+_CLOSED = replace(
+    X86_64,
+    name="x86-64-closed",
+    system=THUMB.system,
+    toolchains={"": Toolchain("gcc", "x86_64-linux-gnu", "gcc")},
+)
 
 # Two passes over the data, through a buffer that either fits a stack or does not.
 _SUMS = """
@@ -55,7 +67,8 @@ class Module:
 
 
 def target_of(system: str = "linux") -> TargetDescription:
-    return replace(get_target("x86-64"), system=system)
+    target = get_target("x86-64")
+    return target if system == "linux" else replace(target, machine=_CLOSED)
 
 
 def lowered(source: str, name: str, count: int, description: TargetDescription) -> LoweredKernel:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ibert_tvm.common.errors import TargetError
 from ibert_tvm.targets import get_target
-from ibert_tvm.targets.bare_metal.disassembly import Function, parse
-from ibert_tvm.targets.bare_metal.stack import StackError, StackUse, frame_bytes, stack_use
+from ibert_tvm.targets.bare_metal import verification
+from ibert_tvm.targets.bare_metal.stack import StackUse, frame_bytes, stack_use
+from ibert_tvm.targets.disassembly import parse
+from ibert_tvm.targets.machines import Function, StackError
 
-CORTEX_M4 = get_target("cortex-m4")
+RULES = verification.bare_metal(get_target("cortex-m4")).stack
 
 
 def _functions(text: str) -> list[Function]:
@@ -21,12 +25,12 @@ def _functions(text: str) -> list[Function]:
         else:
             mnemonic, _, operands = line.strip().partition(" ")
             lines.append(f"    {0x100 + 2 * number:x}:\t{mnemonic}\t{operands}")
-    return list(parse("\n".join(lines), CORTEX_M4))
+    return list(parse("\n".join(lines)))
 
 
 def _frame(*body: str) -> int:
     (function,) = _functions("\n".join(["00000100 <f>:", *body]))
-    return frame_bytes(function)
+    return frame_bytes(function, RULES)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +70,8 @@ def test_a_large_frame_of_armv6m_is_a_negative_literal() -> None:
     106:\tbx\tlr
     108:\t.word\t0xfffff800
 """
-    (function,) = parse(text, CORTEX_M4)
-    assert frame_bytes(function) == 8 + 2048
+    (function,) = parse(text)
+    assert frame_bytes(function, RULES) == 8 + 2048
 
 
 def test_a_frame_from_a_moved_constant() -> None:
@@ -117,30 +121,35 @@ GRAPH = """\
 
 
 def test_the_longest_way_down_the_call_graph() -> None:
-    functions = list(parse(GRAPH, CORTEX_M4))
-    use = stack_use(functions, ["entry"], {"entry": []})
+    functions = list(parse(GRAPH))
+    use = stack_use(functions, ["entry"], RULES, {"entry": []})
     assert use == StackUse(8 + 40 + 8, ("entry", "large", "small"))
-    use = stack_use(functions, ["entry"], {"entry": ["pointed", "absent"]})
+    use = stack_use(functions, ["entry"], RULES, {"entry": ["pointed", "absent"]})
     assert use == StackUse(8 + 100, ("entry", "pointed"))
 
 
 def test_a_pointer_that_nobody_knows_is_refused() -> None:
     with pytest.raises(StackError, match=r"it calls through a pointer \(r3\)"):
-        stack_use(parse(GRAPH, CORTEX_M4), ["entry"])
+        stack_use(parse(GRAPH), ["entry"], RULES)
 
 
 def test_recursion_is_refused() -> None:
     functions = _functions("00000100 <f>:\npush {lr}\nbl 100 <f>")
     with pytest.raises(StackError, match="it calls itself"):
-        stack_use(functions, ["f"])
+        stack_use(functions, ["f"], RULES)
 
 
-def test_what_is_no_instruction_is_refused() -> None:
+@pytest.mark.parametrize("line", ["\t@ <UNDEFINED> instruction: 0xffff", ".inst\t0xffff"])
+def test_what_is_no_instruction_is_refused(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing = f"00000100 <f>:\n  102:\t{line}\n"
+    monkeypatch.setattr(verification, "disassemble", lambda *_: listing)
     with pytest.raises(TargetError) as error:
-        _functions("00000100 <f>:\n@ <UNDEFINED> instruction: 0xffff")
+        verification.read_functions(tmp_path / "image", get_target("cortex-m4"))
     assert str(error.value) == (
         "the code holds something that is no instruction\n"
         "  where: target 'cortex-m4', function f at 0x102\n"
-        "  why: the disassembler says: 102:\t@\t<UNDEFINED> instruction: 0xffff\n"
-        "  what to do: this is a defect of the compiler or of the disassembler: please report it"
+        f"  why: the disassembler says: {line.strip()}\n".replace("\t", " ")
+        + "  what to do: this is a defect of the compiler or of the disassembler: please report it"
     )

@@ -7,40 +7,45 @@ from __future__ import annotations
 
 import pytest
 
-from ibert_tvm.targets.fp_rules import is_float_helper, is_floating_point
+from ibert_tvm.targets.machines import Machine
+from ibert_tvm.targets.machines.aarch64 import AARCH64
+from ibert_tvm.targets.machines.arm import ARM
 
+MACHINES = (AARCH64, ARM)
 FLOATING = {
-    "EM_AARCH64": """fadd fmul fmla fcvtzs fcmp fcsel fmax fsqrt frintn frecpe fabd faddp fmadd
+    "aarch64": """fadd fmul fmla fcvtzs fcmp fcsel fmax fsqrt frintn frecpe fabd faddp fmadd
         scvtf ucvtf bfdot bfmmla bfcvt bfcvtn2 bfmlalb fjcvtzs""",
-    "EM_ARM": """vadd.f32 vmuleq.f64 vmla.f16 vcvt.s32.f32 vcvtb.f32.f16 vcvta.s32.f64 vrinta.f32
+    "arm": """vadd.f32 vmuleq.f64 vmla.f16 vcvt.s32.f32 vcvtb.f32.f16 vcvta.s32.f64 vrinta.f32
         vcmpe.f32 vabs.f32 vneg.f64 vsqrt.f32 vdiv.f32 vfma.f32 vmaxnm.f32 vrsqrte.f32
         vdot.bf16 vcge.f32 vpadd.f32 vjcvt.s32.f64 vcmla.f32""",
 }
 BENIGN = {
-    "EM_AARCH64": """bfi bfxil bfc sdot smmla add mul smull saddlv ldr st1 mov movi dup ins umov cnt
+    "aarch64": """bfi bfxil bfc sdot smmla add mul smull saddlv ldr st1 mov movi dup ins umov cnt
         sqrdmulh addv b.lt bl csel ushll zip1 tbl bsl""",
-    "EM_ARM": """vadd.i32 vmull.s8 vpadal.s16 vmov vmov.f32 vmov.i32 vldr vstr vldmia vpush vpop
+    "arm": """vadd.i32 vmull.s8 vpadal.s16 vmov vmov.f32 vmov.i32 vldr vstr vldmia vpush vpop
         vld1.8 vst1.32 vext.8 vtrn.32 vdup.32 vmax.s32 vshr.s32 vqdmulh.s16 vsdot.s8 vseleq.f32
         vmrs vmlal.s16 vrev64.8 vbsl vswp smlad sdiv ssat vctp.8 vrecpe.u32 vmladava.s8""",
 }
 
 
-@pytest.mark.parametrize("machine", FLOATING)
-def test_mnemonics_of_floating_point(machine: str) -> None:
-    missed = [name for name in FLOATING[machine].split() if not is_floating_point(machine, name)]
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_mnemonics_of_floating_point(machine: Machine) -> None:
+    names = FLOATING[machine.name].split()
+    missed = [name for name in names if not machine.is_floating_point(name, "", True)]
     assert missed == []
 
 
-@pytest.mark.parametrize("machine", BENIGN)
-def test_mnemonics_of_integers(machine: str) -> None:
-    wrong = [name for name in BENIGN[machine].split() if is_floating_point(machine, name)]
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_mnemonics_of_integers(machine: Machine) -> None:
+    names = BENIGN[machine.name].split()
+    wrong = [name for name in names if machine.is_floating_point(name, "", True)]
     assert wrong == []
 
 
 def test_moves_of_registers_and_of_constants_differ() -> None:
-    assert not is_floating_point("EM_AARCH64", "fmov", "w0, s0")
-    assert not is_floating_point("EM_AARCH64", "fmov", "v0.d[1], x0")
-    assert is_floating_point("EM_AARCH64", "fmov", "v0.4s, #2.000000000000000000e+00")
+    assert not AARCH64.is_floating_point("fmov", "w0, s0", True)
+    assert not AARCH64.is_floating_point("fmov", "v0.d[1], x0", True)
+    assert AARCH64.is_floating_point("fmov", "v0.4s, #2.000000000000000000e+00", True)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +63,7 @@ def test_moves_of_registers_and_of_constants_differ() -> None:
     ],
 )
 def test_without_a_unit_nothing_of_it_may_be_used(mnemonic: str, operands: str) -> None:
-    assert is_floating_point("EM_ARM", mnemonic, operands, has_fpu=False)
+    assert ARM.is_floating_point(mnemonic, operands, False)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +77,7 @@ def test_without_a_unit_nothing_of_it_may_be_used(mnemonic: str, operands: str) 
     ],
 )
 def test_without_a_unit_the_rest_is_allowed(mnemonic: str, operands: str) -> None:
-    assert not is_floating_point("EM_ARM", mnemonic, operands, has_fpu=False)
-
-
-def test_a_machine_without_rules_is_an_error() -> None:
-    with pytest.raises(ValueError) as caught:
-        is_floating_point("EM_RISCV", "fadd.s")
-    assert str(caught.value) == "no rules to find floating point in code for EM_RISCV"
+    assert not ARM.is_floating_point(mnemonic, operands, False)
 
 
 HELPERS = """__aeabi_fadd __aeabi_dmul __aeabi_i2f __aeabi_ui2d __aeabi_l2f __aeabi_f2iz
@@ -91,6 +90,6 @@ INTEGER = """__aeabi_idiv __aeabi_uidivmod __aeabi_ldivmod __aeabi_lmul __aeabi_
 
 
 def test_helpers_are_told_from_functions_of_integers() -> None:
-    assert [name for name in HELPERS.split() if not is_float_helper(name)] == []
-    assert [name for name in INTEGER.split() if is_float_helper(name)] == []
-    assert is_float_helper("expf@GLIBC_2.27")
+    assert [name for name in HELPERS.split() if not ARM.is_float_function(name)] == []
+    assert [name for name in INTEGER.split() if ARM.is_float_function(name)] == []
+    assert ARM.is_float_function("expf@GLIBC_2.27")

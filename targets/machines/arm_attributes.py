@@ -8,7 +8,6 @@ Addenda to the ABI for the Arm Architecture, IHI 0045, 3.3.6). Compilers do not 
 
 from __future__ import annotations
 
-import io
 import struct
 
 SECTION = ".ARM.attributes"
@@ -17,14 +16,6 @@ _FILE = 1
 _VENDOR = b"aeabi\0"
 _TEXT_TAGS = (4, 5, 67)
 _COMPATIBILITY = 32
-
-
-def attributes_of(data: bytes) -> bytes | None:
-    """Content of the attributes section of an object; None if it has none."""
-    from elftools.elf.elffile import ELFFile
-
-    section = ELFFile(io.BytesIO(data)).get_section_by_name(SECTION)
-    return None if section is None else bytes(section.data())
 
 
 def with_either_convention(attributes: bytes) -> bytes:

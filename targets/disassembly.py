@@ -1,0 +1,71 @@
+"""The instructions of objects, libraries and images, as the toolchain's objdump prints them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from .binutils import binary_tool
+from .description import TargetDescription
+from .linking import run_tool
+from .machines import Function, Instruction
+
+_FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:$")
+_LINE = re.compile(r"^\s*([0-9a-f]+):\t(\S*)[ \t]*(.*)$")
+_DATA = re.compile(r"\.(?:word|short|byte|long|hword)")
+
+
+def disassemble(paths: Sequence[Path], description: TargetDescription) -> str:
+    """What objdump prints of every executable section of ELF files, for `parse`.
+
+    Raises
+    ------
+    TargetError
+        If the target's disassembler is missing or fails.
+    """
+    command = [binary_tool(description, "objdump"), "-d", "-z", "--no-show-raw-insn"]
+    command += description.machine.objdump_options(description.llvm_features)
+    command += (str(path.resolve()) for path in paths)
+    todo = "check the toolchain; see `ibert doctor`"
+    return run_tool(command, None, "cannot disassemble the code", description, todo)
+
+
+def parse(listing: str) -> Iterator[Function]:
+    """Functions of a listing; instructions in front of the first belong to one called ``?``."""
+    current: Function | None = None
+    for line in listing.splitlines():
+        if label := _FUNCTION.match(line):
+            if current is not None:
+                yield current
+            current = Function(label[2], int(label[1], 16))
+        elif found := _LINE.match(line):
+            address, mnemonic, rest = int(found[1], 16), found[2], found[3]
+            current = current or Function("?", address)
+            if not _DATA.fullmatch(mnemonic):
+                current.instructions.append(_instruction(address, mnemonic, rest))
+            elif mnemonic == ".word":
+                current.words[address] = int(rest.split()[0], 16)
+    if current is not None:
+        yield current
+
+
+def is_unknown(one: Instruction) -> bool:
+    """Whether the disassembler could not tell what instruction it is."""
+    unknown = one.mnemonic in ("", ".inst", "(bad)") or "<unknown>" in one.text
+    return unknown or "undefined" in one.text.lower()
+
+
+def _instruction(address: int, mnemonic: str, rest: str) -> Instruction:
+    operands, _, comment = re.sub(r"\s*[@;]\s*", "\0", rest, count=1).partition("\0")
+    text = f"{mnemonic} {rest}".strip()
+    return Instruction(address, mnemonic, operands.strip(), _target(operands, comment), text)
+
+
+def _target(operands: str, comment: str) -> int | None:
+    """Address in a comment such as ``(8024 <f+0x24>)``, or of a branch, ``8024 <f+0x24>``."""
+    if found := re.match(r"\(?([0-9a-f]+) <", comment):
+        return int(found[1], 16)
+    if found := re.search(r"(?:^|[ ,])([0-9a-f]+) <", operands):
+        return int(found[1], 16)
+    return None

@@ -1,0 +1,42 @@
+"""Processor architectures, one file each: every :class:`Machine` of a module here is known."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from .code import Function, Instruction, StackError, StackRules
+from .record import (
+    RUNTIMES,
+    BareMetal,
+    Driver,
+    Emulator,
+    FloatUse,
+    Linux,
+    Machine,
+    Toolchain,
+)
+
+__all__ = [
+    "MACHINES",
+    "RUNTIMES",
+    "BareMetal",
+    "Driver",
+    "Emulator",
+    "FloatUse",
+    "Function",
+    "Instruction",
+    "Linux",
+    "Machine",
+    "StackError",
+    "StackRules",
+    "Toolchain",
+]
+
+MACHINES: dict[str, Machine] = {
+    value.name: value
+    for module in pkgutil.iter_modules(__path__, f"{__name__}.")
+    for value in vars(importlib.import_module(module.name)).values()
+    if isinstance(value, Machine)
+}
+"""The architectures that are built in, by name."""

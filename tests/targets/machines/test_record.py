@@ -1,0 +1,161 @@
+"""A machine's record is complete, or refused; and no other file lists machines."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.machines import MACHINES, BareMetal, Emulator, Linux, Machine
+from ibert_tvm.targets.machines.aarch64 import AARCH64
+from ibert_tvm.targets.machines.arm import ARM
+from ibert_tvm.targets.machines.thumb import THUMB
+from ibert_tvm.targets.machines.x86_64 import X86_64
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDERS = ("ibert_tvm", "relay_passes", "schedules", "targets")
+_NO_NAMES = Linux(names=(), runtimes=("none",))
+_UPPER = Linux(names=("AMD64",), runtimes=("none",))
+_OTHER = Linux(names=("x",), runtimes=("onnx",))
+
+
+def test_every_file_has_a_machine() -> None:
+    assert {one.name: one for one in (AARCH64, ARM, THUMB, X86_64)} == MACHINES
+
+
+@pytest.mark.parametrize("part", ["is_floating_point", "elf_machine", "toolchains", "system"])
+def test_a_missing_part_is_an_error(part: str) -> None:
+    parts: dict[str, Any] = {**vars(AARCH64)}
+    del parts[part]
+    with pytest.raises(TypeError) as caught:
+        Machine(**parts)
+    message = f"Machine.__init__() missing 1 required keyword-only argument: '{part}'"
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "why"),
+    [
+        (AARCH64, {"title": ""}, "title is empty"),
+        (AARCH64, {"bits": 16}, "bits is 16, not 32 or 64"),
+        (AARCH64, {"is_floating_point": None}, "is_floating_point is no function"),
+        (ARM, {"float_use": None}, "float_use is missing: nothing tells its float_abis apart"),
+        (
+            ARM,
+            {"float_abis": ("soft", "softfp")},
+            "toolchains has none for the float ABI ['softfp']",
+        ),
+        (
+            X86_64,
+            {"emulator": Emulator("qemu-x86_64", "qemu-user")},
+            "an emulator needs the C library of a toolchain, which is missing",
+        ),
+        (AARCH64, {"system": _NO_NAMES}, "system.names is empty"),
+        (AARCH64, {"system": _UPPER}, "system.names are not in lower case"),
+        (AARCH64, {"system": _OTHER}, "system.runtimes are ('onnx',), not of ('tvm', 'none')"),
+        (THUMB, {"toolchains": {}, "emulator": None}, "a microcontroller needs a toolchain"),
+    ],
+)
+def test_an_incomplete_record_is_refused(
+    machine: Machine, changes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        replace(machine, **changes)
+    assert str(caught.value) == f"machine {machine.name!r}: {why}"
+
+
+@pytest.mark.parametrize("part", ["start_up", "compilers"])
+def test_a_microcontroller_without_a_part_is_refused(part: str) -> None:
+    assert isinstance(THUMB.system, BareMetal)
+    changes: dict[str, Any] = {part: ""}
+    with pytest.raises(ValueError) as caught:
+        replace(THUMB, system=replace(THUMB.system, **changes))
+    assert str(caught.value) == f"machine 'thumb': system.{part} is empty"
+
+
+@pytest.mark.parametrize(
+    ("target", "changes", "why"),
+    [
+        (
+            "rpi4",
+            {"machine": X86_64, "emulated": ""},
+            "tvm_target is for aarch64-linux-gnu, machine is x86-64",
+        ),
+        ("rpi4", {"float_abi": "hard"}, "float_abi is 'hard', machine aarch64 has ''"),
+        ("cortex-m4", {"float_abi": "hard"}, "float_abi is 'hard', machine thumb has 'soft'"),
+        ("x86-64", {"emulated": "max"}, "machine x86-64 has no emulator for max"),
+        ("t4", {"machine": AARCH64}, "tvm_target is for x86_64-linux-gnu, machine is aarch64"),
+    ],
+)
+def test_a_target_that_contradicts_its_machine_is_refused(
+    target: str, changes: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        replace(get_target(target), **changes)
+    assert str(caught.value) == f"target {target!r}: {why}"
+
+
+# -- nobody else lists machines --------------------------------------------------------------------
+
+
+def _names() -> set[str]:
+    """What machines are called: by us, in ELF headers, and by ``uname -m``."""
+    names = set()
+    for machine in MACHINES.values():
+        names |= {machine.name, machine.elf_machine}
+        if isinstance(machine.system, Linux):
+            names |= {*machine.system.names, *(name.upper() for name in machine.system.names)}
+    return names
+
+
+def listed(tree: ast.AST, names: set[str]) -> Iterator[int]:
+    """Lines that compare something with the name of a machine, or collect such names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            parts: list[ast.expr | None] = [node.left, *node.comparators]
+        elif isinstance(node, ast.Dict):
+            parts = [*node.keys]
+        elif isinstance(node, (ast.Tuple, ast.List, ast.Set)):
+            parts = [*node.elts]
+        elif isinstance(node, ast.Subscript):
+            parts = [node.slice]
+        elif isinstance(node, ast.MatchValue):
+            parts = [node.value]
+        else:
+            continue
+        found = (part.value for part in parts if isinstance(part, ast.Constant))
+        if any(isinstance(value, str) and value in names for value in found):
+            yield node.lineno
+
+
+def test_no_other_file_lists_machines_or_compares_their_names() -> None:
+    names = _names()
+    places = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.parent != ROOT / "targets" / "machines"
+        for line in listed(ast.parse(path.read_text(encoding="utf-8")), names)
+    ]
+    assert places == []
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('if machine == "EM_ARM": pass', [1]),
+        ('x = {"aarch64": 1}', [1]),
+        ('x = ("x86_64", "AMD64")', [1]),
+        ('x = names["thumb"]', [1]),
+        ('match x:\n  case "arm64": pass', [2]),
+        ('x = {"mtriple": "aarch64-linux-gnu"}', []),
+        ('get_target("x86-64")', []),
+    ],
+)
+def test_a_planted_list_is_found(line: str, found: list[int]) -> None:
+    assert list(listed(ast.parse(line), _names())) == found
