@@ -103,7 +103,7 @@ class Runner:
                 size = int(np.prod(extents, dtype=np.int64)) * np.dtype(dtype).itemsize
                 words += [str(path), str(size)]
             numbers = [*shape, len(inputs), len(outputs)]
-            command = [*self._command, str(self._work / "runner"), str(library.resolve())]
+            command = [*self._command, str(self._work / "runner"), str(library.absolute())]
             done = run_program([*command, prefix, *map(str, numbers), *words], self.seconds)
             if done.returncode != 0:
                 raise self._failed(library, done.returncode, done.stderr)

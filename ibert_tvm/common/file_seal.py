@@ -113,6 +113,31 @@ def append_seal(file: Path, parts: Sequence[Part]) -> None:
         stream.write(text + tail)
 
 
+def seal_digest(file: Path | int) -> str:
+    """SHA-256 that stands for all that a sealed file holds; whether it holds is not checked.
+
+    Parameters
+    ----------
+    file : pathlib.Path or int
+        A regular file, or its open descriptor.
+
+    Returns
+    -------
+    str
+        64 hexadecimal digits; empty if there is no seal.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    """
+    with open(file, "rb", closefd=not isinstance(file, int)) as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - _TAIL.size))
+        tail = stream.read(_TAIL.size)
+    whole = len(tail) == _TAIL.size and tail.endswith(_MAGIC)
+    return _TAIL.unpack(tail)[1].hex() if whole else ""
+
+
 def sealed_bytes(file: Path) -> int | None:
     """Check the seal of a file against its content.
 

@@ -77,7 +77,7 @@ def mapped_parameter(shared_object: ctypes.CDLL, record: ParameterRecord) -> NDA
     Parameters
     ----------
     shared_object : ctypes.CDLL
-        The library; it is never unmapped.
+        The library, which the view keeps.
     record : ParameterRecord
         One of its parameters.
 
@@ -89,5 +89,6 @@ def mapped_parameter(shared_object: ctypes.CDLL, record: ParameterRecord) -> NDA
     memory = (ctypes.c_char * record.num_bytes).from_address(
         mapped_weights(shared_object) + record.offset
     )
+    memory.shared_object = shared_object  # type: ignore[attr-defined]
     count = math.prod(record.shape)
     return np.frombuffer(memoryview(memory), record.dtype, count).reshape(record.shape)

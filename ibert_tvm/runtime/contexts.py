@@ -32,17 +32,30 @@ class ContextPool:
     """
 
     def __init__(self, engine: Engine, owner: str) -> None:
-        self._engine, self._owner = engine, owner
+        self._engine: Engine | None = engine
+        self._owner = owner
         self._lock = threading.Lock()
         self._none_lent = threading.Condition(self._lock)
         self._idle = [engine.create_context()]
         self._waiting: deque[_Caller] = deque()
         self._lent = 0
-        self._closed = False
 
     def __len__(self) -> int:
         """How many contexts there are."""
         return len(self._idle) + self._lent
+
+    @property
+    def engine(self) -> Engine:
+        """What makes the contexts.
+
+        Raises
+        ------
+        LibraryError
+            If `close` was called.
+        """
+        if self._engine is None:
+            raise self._refusal()
+        return self._engine
 
     @contextmanager
     def lent(self) -> Iterator[ExecutionContext]:
@@ -72,7 +85,7 @@ class ContextPool:
         if context is not None:
             return context
         try:
-            return self._engine.create_context()
+            return self.engine.create_context()
         except BaseException:
             self.give_back(None)
             raise
@@ -86,18 +99,18 @@ class ContextPool:
                 caller.go_on()
                 return
             self._lent -= 1
-            if context is not None and not self._closed:
+            if context is not None and self._engine is not None:
                 self._idle.append(context)
             if self._lent == 0:
                 self._none_lent.notify_all()
 
     def close(self) -> None:
-        """Refuse callers from now on, wait for those that run, and let go of all contexts.
+        """Refuse callers from now on, wait for those that run, and let go of all that there is.
 
         Callers that wait for a context are refused, too. A second call does nothing.
         """
         with self._lock:
-            self._closed = True
+            self._engine = None
             while self._waiting:
                 self._waiting.popleft().go_on()
             self._none_lent.wait_for(lambda: self._lent == 0)
@@ -106,9 +119,7 @@ class ContextPool:
     def _enter(self) -> ExecutionContext | None:
         """Wait until a context may be had; give one that there is, or None to make one."""
         with self._lock:
-            if self._closed:
-                raise self._refusal()
-            if self._lent < self._engine.max_contexts:
+            if self._lent < self.engine.max_contexts:
                 self._lent += 1
                 return self._idle.pop() if self._idle else None
             caller = _Caller()

@@ -7,7 +7,6 @@ the GPU.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from contextlib import AbstractContextManager
 from typing import Any
@@ -24,7 +23,7 @@ from .cuda_memory import DeviceTensor, uploaded_weights
 from .cuda_runtime import CudaRuntime, cuda_runtime, device_text
 from .engine import Observer
 from .metadata import LibraryMetadata, ParameterRecord
-from .tvm_runtime import load_runtime
+from .tvm_runtime import load_runtime, tvm_object
 
 _FIRST_WITH_TENSOR_CORES = (7, 5)
 # While one call computes, others check, copy and pad; and small batches do not fill a GPU.
@@ -66,10 +65,8 @@ class CudaEngine:
         self.name = cuda.name(index)
         self.multiprocessors = cuda.multiprocessors(index)
         ffi = load_runtime()
-        path = str(metadata.path.resolve())
-        load_executable = ffi.load_module(path)["vm_load_executable"]
-        # The same mapping that TVM has; see ibert_tvm.runtime.tvm_engine.
-        self._shared_object = ctypes.CDLL(path)
+        self._shared_object = tvm_object(metadata)
+        load_executable = self._shared_object.loaded["vm_load_executable"]
         with cuda.on_device(index):
             weights = uploaded_weights(cuda, metadata, mapped_weights(self._shared_object), index)
             self.max_contexts = _contexts_that_fit(metadata, cuda.free_bytes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -114,18 +113,15 @@ class DeviceTensor:
         self._block = block
 
 
-_Identity = tuple[str, int, int, int, int]
-_WEIGHTS: weakref.WeakValueDictionary[_Identity, DeviceBlock] = weakref.WeakValueDictionary()
+_WEIGHTS: weakref.WeakValueDictionary[tuple[str, int], DeviceBlock] = weakref.WeakValueDictionary()
 _WEIGHTS_LOCK = threading.Lock()
 
 
 def uploaded_weights(
     cuda: CudaRuntime, metadata: LibraryMetadata, mapped: int, index: int
 ) -> DeviceBlock:
-    """All weights of a file on a GPU: those that are there, if it was loaded before."""
-    path = metadata.path.resolve()
-    status = os.stat(path)
-    identity = (str(path), status.st_ino, status.st_mtime_ns, status.st_size, index)
+    """All weights of a library on a GPU: those that are there, if it was loaded before."""
+    identity = (metadata.digest, index)
     with _WEIGHTS_LOCK:
         block = _WEIGHTS.get(identity)
         if block is None:

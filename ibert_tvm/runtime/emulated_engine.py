@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .buffers import BufferedInputs
 from .library_file import read_weights
+from .mapping import LibraryFile
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from .threads import concurrent_calls
 
@@ -42,35 +43,34 @@ class EmulatedEngine:
         from ibert_tvm.targets.runner import Runner
 
         self.metadata = metadata
+        self._file = LibraryFile(metadata)
         self.max_contexts = concurrent_calls()
         self._runner = Runner(target_of(metadata))
 
     def parameter(self, record: ParameterRecord) -> NDArray[Any]:
         """As `Engine.parameter`, read from the file."""
-        content = read_weights(self.metadata.path, record.offset, record.num_bytes)
+        content = read_weights(self._file.path, record.offset, record.num_bytes)
         count = math.prod(record.shape)
         return np.frombuffer(content, record.dtype, count).reshape(record.shape)
 
     def create_context(self) -> EmulatedContext:
         """As `Engine.create_context`."""
-        return EmulatedContext(self.metadata, self._runner)
+        return EmulatedContext(self.metadata, self._runner, self._file)
 
 
 class EmulatedContext(BufferedInputs):
     """Inputs; see `ibert_tvm.runtime.engine.ExecutionContext`. Every run is a process."""
 
-    def __init__(self, metadata: LibraryMetadata, runner: Runner) -> None:
+    def __init__(self, metadata: LibraryMetadata, runner: Runner, file: LibraryFile) -> None:
         super().__init__(metadata)
-        self._runner = runner
+        self._runner, self._file = runner, file
 
     def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
         """As `ExecutionContext.run`."""
         kinds = [(dtype, shape) for shape, dtype in self.metadata.output_kinds(function)]
         inputs = list(self.buffers[function.name].values())
         shape = (function.batch, function.seq_len)
-        return self._runner.run(
-            self.metadata.path, shape, inputs, kinds, prefix=self.metadata.prefix
-        )
+        return self._runner.run(self._file.path, shape, inputs, kinds, prefix=self.metadata.prefix)
 
 
 def target_of(metadata: LibraryMetadata) -> TargetDescription:

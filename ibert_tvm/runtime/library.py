@@ -67,8 +67,8 @@ class Library:
         What the library says about itself.
     num_threads : int
         Most threads that a call uses; callers at the same time divide the processors among them.
-    engine : Engine
-        The loaded code, on this machine's processor, on its GPU, or on a board.
+    device : str
+        What kernels run on: ``"cpu"``, ``"cuda:0"`` ...
     contexts : ContextPool
         What calls run in.
     """
@@ -76,13 +76,25 @@ class Library:
     def __init__(self, metadata: LibraryMetadata, num_threads: int, engine: Engine) -> None:
         self.metadata = metadata
         self.num_threads = num_threads
-        self.engine = engine
+        self.device = engine.device
         self.contexts = ContextPool(engine, f"the library {metadata.path}")
 
-    def close(self) -> None:
-        """Wait for calls that run, and let go of all buffers; later calls are refused.
+    @property
+    def engine(self) -> Engine:
+        """The loaded code, on this machine's processor, on its GPU, or on a board.
 
-        What the process shares (the mapped file, the pool of threads) stays.
+        Raises
+        ------
+        LibraryError
+            If the library was closed.
+        """
+        return self.contexts.engine
+
+    def close(self) -> None:
+        """Wait for calls that run, and let go of buffers and code; later calls are refused.
+
+        The file is unmapped once nothing refers to it. Arrays of `parameters` do, and the threads
+        of the process run in the first library for TVM's runtime that it loaded, which stays.
         """
         self.contexts.close()
 
@@ -95,11 +107,6 @@ class Library:
     def __repr__(self) -> str:
         shapes = ", ".join(f"{f.batch}x{f.seq_len}" for f in self.metadata.functions)
         return f"Library({str(self.metadata.path)!r}, shapes={shapes})"
-
-    @property
-    def device(self) -> str:
-        """What kernels run on: ``"cpu"``, ``"cuda:0"`` ..."""
-        return self.engine.device
 
     @property
     def parameters(self) -> dict[str, NDArray[Any]]:

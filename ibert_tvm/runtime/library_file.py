@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..common.errors import DocumentError, LibraryError
-from ..common.file_seal import sealed_bytes
+from ..common.file_seal import seal_digest, sealed_bytes
 from ..common.schema import check
 from ..common.strict_json import decode, parse
 from ..model.model_info import ModelInfo
@@ -76,9 +77,9 @@ def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
             why="it is a folder; a compiled library is one file",
             todo="give the .so file that `ibert compile` wrote",
         )
-    sealed = _check_seal(file)
+    digest = _check_seal(file)
     content, weight_bytes = _read_sections(file)
-    if not sealed:
+    if not digest:
         raise _damaged(
             file,
             "no seal is at its end, with the hashes of its parts: an earlier version made it, or "
@@ -110,7 +111,7 @@ def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
                 f"parameter {parameter.name!r} ends at byte "
                 f"{parameter.offset + parameter.num_bytes} of a weights section of {weight_bytes}",
             )
-    return metadata
+    return replace(metadata, digest=digest)
 
 
 def read_weights(path: Path, offset: int, size: int) -> bytes:
@@ -145,10 +146,12 @@ def _reason(error: DocumentError) -> str:
     return ": ".join(filter(None, (error.where, error.what, error.why)))
 
 
-def _check_seal(file: Path) -> bool:
-    """Whether the file has a seal, which then holds; without one it may be no library at all."""
+def _check_seal(file: Path) -> str:
+    """Digest of the file's seal, which holds; empty without one: it may be no library at all."""
     try:
-        return sealed_bytes(file) is not None
+        digest = seal_digest(file)  # first: of a file that is replaced meanwhile, it is the old one
+        sealed_bytes(file)
+        return digest
     except DocumentError as error:
         raise _damaged(file, error.what) from error
     except OSError as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import IbertError, InputError, LibraryError, UsageError, error_lines
+from ..common.file_seal import seal_digest
 from ..model.model_info import REAL_INPUTS
 from .device import choose_device
 from .engine_choice import load_engine
@@ -129,19 +130,18 @@ def run(
             todo=f"the inputs are {', '.join(known)}; the first is required, or one of the last "
             "two for a model of images or features",
         )
-    return _cached_library(_identity(path), device).run(**inputs, dequantize=dequantize)
+    file = Path(path).expanduser().absolute()
+    return _cached_library(file, _digest(file), device).run(**inputs, dequantize=dequantize)
 
 
-def _identity(path: str | os.PathLike[str]) -> tuple[str, int, int, int]:
-    """Path with what tells one content of it from the next: a rewritten file is loaded again."""
-    file = Path(path).expanduser()
+def _digest(file: Path) -> str:
+    """What a file's content is known by: one that is replaced is loaded again."""
     try:
-        status = file.stat()
+        return seal_digest(file)
     except OSError:
-        return (str(file), 0, 0, 0)
-    return (str(file.resolve()), status.st_ino, status.st_mtime_ns, status.st_size)
+        return ""  # loading says what is wrong
 
 
 @functools.lru_cache(maxsize=4)
-def _cached_library(identity: tuple[str, int, int, int], device: str | None) -> Library:
-    return load_library(identity[0], device=device)
+def _cached_library(file: Path, digest: str, device: str | None) -> Library:
+    return load_library(file, device=device)

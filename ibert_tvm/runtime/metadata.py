@@ -243,6 +243,8 @@ class LibraryMetadata:
     architectures : tuple of str
         Architectures of NVIDIA's GPUs that it has code for, for example ``sm_75``, and
         ``compute_75`` for code that the driver compiles; empty where kernels run on the processor.
+    digest : str
+        SHA-256 in the file's seal, which stands for all that the library holds.
     """
 
     path: Path
@@ -262,6 +264,7 @@ class LibraryMetadata:
     architectures: tuple[str, ...] = ()
     device_code: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = "ibert"
+    digest: str = ""
 
     @property
     def device(self) -> str:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..common.errors import LibraryError
 from .buffers import aligned_zeros, input_buffers, mapped_parameter
 from .engine import ObservableEngine, Observer
+from .mapping import SharedObject
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from .threads import concurrent_calls
 
@@ -35,7 +36,7 @@ class PlainEngine(ObservableEngine):
 
     Attributes
     ----------
-    library : ctypes.CDLL
+    library : SharedObject
         Its functions.
     observer : Observer or None
         Who is told of kernels.
@@ -44,7 +45,7 @@ class PlainEngine(ObservableEngine):
     ------
     OSError
         If it cannot be loaded.
-    AttributeError
+    ValueError
         If it lacks a function of the interface.
     """
 
@@ -53,23 +54,22 @@ class PlainEngine(ObservableEngine):
     def __init__(self, metadata: LibraryMetadata) -> None:
         self.metadata = metadata
         self.max_contexts = concurrent_calls()
-        self.library = ctypes.CDLL(str(metadata.path.resolve()))
-        self.strerror = self._function("strerror", ctypes.c_int32)
-        self.strerror.restype = ctypes.c_char_p
-        fingerprint = self._function("fingerprint")
-        fingerprint.restype = ctypes.c_uint64
-        self.fingerprint = int(fingerprint())
+        self.library = SharedObject(metadata)
+        self.strerror = self._function("strerror", ctypes.c_int32, result=ctypes.c_char_p)
+        self.fingerprint = int(self._function("fingerprint", result=ctypes.c_uint64)())
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         self.init = self._function("init", pointer, ctypes.c_uint32, ctypes.c_uint64, pointer, size)
         arrays = (pointer, pointer) * 2  # addresses and sizes of inputs, then of outputs
         self.run = self._function("run", pointer, ctypes.c_int32, ctypes.c_int32, *arrays)
         self.set_hook = self._function("set_hook", pointer, _HOOK, pointer)
 
-    def _function(self, name: str, *arguments: Any) -> Any:
+    def _function(
+        self, name: str, *arguments: type, result: type = ctypes.c_int
+    ) -> Callable[..., Any]:
         """A function of the library's interface, by its name without the model's prefix."""
-        function = self.library[f"{self.metadata.prefix}_{name}"]
-        function.argtypes = arguments
-        return function
+        # Not `self.library[name]`: such an object refers to itself and to the library.
+        entry = ctypes.c_char.in_dll(self.library, f"{self.metadata.prefix}_{name}")
+        return ctypes.CFUNCTYPE(result, *arguments)(ctypes.addressof(entry))
 
     def parameter(self, record: ParameterRecord) -> NDArray[Any]:
         """As `Engine.parameter`."""

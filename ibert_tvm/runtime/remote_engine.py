@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import LibraryError, TargetError
 from .buffers import BufferedInputs
+from .mapping import opened
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class RemoteEngine:
 
     def __init__(self, board: Board, metadata: LibraryMetadata, num_threads: int | None) -> None:
         self.board, self.metadata = board, metadata
-        self.file = board.upload(metadata.path)
+        with opened(metadata) as file:
+            self.file = board.upload(file.path)
         self.description: BoardDescription = board.describe()
         check_fits(metadata, self.description)
         self.num_threads = num_threads or self.description.processors

@@ -19,7 +19,7 @@ class ThreadPool:
     Parameters
     ----------
     shared_object : ctypes.CDLL
-        The library whose copy of ``targets/parallel.c`` serves all others; it is never closed.
+        The library whose copy of ``targets/parallel.c`` serves all others; it stays mapped.
 
     Attributes
     ----------
@@ -28,6 +28,7 @@ class ThreadPool:
     """
 
     def __init__(self, shared_object: ctypes.CDLL) -> None:
+        self.shared_object = shared_object
         self.launch = ctypes.cast(shared_object.ibert_parallel_launch, ctypes.c_void_p).value or 0
         self._set_threads = shared_object.ibert_set_threads
         self._set_threads.argtypes, self._set_threads.restype = [ctypes.c_int], None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from .engine import ObservableEngine, Observer
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from .thread_pool import thread_pool
 from .threads import concurrent_calls
-from .tvm_runtime import load_runtime
+from .tvm_runtime import load_runtime, tvm_object
 
 _CPU = 1  # kDLCPU
 # A run takes its buffers from the pool of this machine and gives them back: memory is allocated
@@ -48,11 +47,8 @@ class TvmEngine(ObservableEngine):
         self.metadata = metadata
         self.max_contexts = concurrent_calls()
         self.ffi = load_runtime()
-        path = str(metadata.path.resolve())
-        self._load_executable = self.ffi.load_module(path)["vm_load_executable"]
-        # The same mapping that TVM has: the dynamic linker opens a file once. It is never closed,
-        # so its threads may serve other libraries, too.
-        self._shared_object = ctypes.CDLL(path)
+        self._shared_object = tvm_object(metadata)
+        self._load_executable = self._shared_object.loaded["vm_load_executable"]
         self.pool = thread_pool(self._shared_object)
         self.tensors = [self._tensor(record) for record in metadata.parameters]
 

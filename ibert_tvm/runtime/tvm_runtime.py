@@ -18,6 +18,9 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from .mapping import SharedObject
+from .metadata import LibraryMetadata
+
 
 class _NoTorch:
     """Finder that hides torch from imports of one thread."""
@@ -73,3 +76,10 @@ def load_runtime() -> Any:
         "apache-tvm", "tvm_runtime", "RTLD_GLOBAL", extra_lib_paths=folders
     )
     return tvm_ffi
+
+
+def tvm_object(metadata: LibraryMetadata) -> SharedObject:
+    """Map a library for TVM's runtime, whose module is `SharedObject.loaded`."""
+    # `tvm_ffi.load_module` wants a name that ends in ".so".
+    load = load_runtime().get_global_func("ffi.Module.load_from_file.so")
+    return SharedObject(metadata, lambda name: load(name, "so"))

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ibert_tvm.targets.process import ProcessEnded, ProcessError, ServiceProcess
 
 from ..common.errors import IbertError, LibraryError
-from ..common.files import files_sha256
 from ..model.tokenization import TokenizedBatch
 from ..runtime import Library
 
@@ -144,7 +143,7 @@ class ProcessRunner:
     ) -> None:
         self._path = library.metadata.path
         self._load = (str(self._path.absolute()), threads, library.device, tuple(outputs))
-        self._content = files_sha256([self._path])
+        self._digest = library.metadata.digest
         self._seconds = seconds
         self._process: ServiceProcess | None = None
 
@@ -160,7 +159,7 @@ class ProcessRunner:
         self._end()
         process = ServiceProcess("ibert_tvm.serve.worker")
         try:
-            content = process.call("load", self._load, _START_SECONDS, 2 * _START_SECONDS)
+            digest = process.call("load", self._load, _START_SECONDS, 2 * _START_SECONDS)
         except (TimeoutError, ProcessEnded, ProcessError) as error:
             process.kill()
             raise LibraryError(
@@ -169,7 +168,7 @@ class ProcessRunner:
                 why=str(error) or "it took too long",
                 todo="see whether `ibert run` can run the library",
             ) from error
-        if content != self._content:
+        if digest != self._digest:
             process.kill()
             raise LibraryError(
                 "a worker did not start",

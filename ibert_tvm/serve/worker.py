@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 from ibert_tvm.targets.process import serve
 
-from ..common.files import files_sha256
 from ..runtime import Library, load_library
 from .runners import Tokens, compute
 
@@ -29,10 +27,10 @@ class _Service:
             self._library.close()
 
     def _load(self, path: str, threads: int | None, device: str, outputs: tuple[str, ...]) -> str:
-        """Load a library; gives the hash of its file."""
+        """Load a library; gives its digest."""
         self._library = load_library(path, num_threads=threads, device=device)
         self._outputs = outputs
-        return files_sha256([Path(path)])
+        return self._library.metadata.digest
 
     def _run(self, *arrays: Any) -> Any:
         assert self._library is not None

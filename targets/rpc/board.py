@@ -130,7 +130,7 @@ class Board:
     def upload(self, path: Path) -> str:
         """Send a library to the board and load it there; gives its name there."""
         wait = self.timeout + path.stat().st_size / _BYTES_PER_SECOND
-        return str(self._call("upload", str(path.resolve()), wait=wait))
+        return str(self._call("upload", str(path.absolute()), wait=wait))
 
     def describe(self) -> BoardDescription:
         """Ask the library that was uploaded what machine it is on."""

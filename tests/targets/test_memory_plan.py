@@ -42,6 +42,7 @@ _RUN = """
 import ctypes, json, sys, threading
 from pathlib import Path
 from types import SimpleNamespace
+from ibert_tvm.common.file_seal import seal_digest
 from ibert_tvm.runtime.metadata import (
     FunctionRecord, InputRecord, LibraryMetadata, ParameterRecord
 )
@@ -53,7 +54,8 @@ parameters = [ParameterRecord(r["name"], r["dtype"], tuple(r["shape"]), r["offse
               for r in json.loads(sys.argv[3])]
 inputs = [InputRecord(name, "int32") for name in ("input_ids", "attention_mask")]
 metadata = LibraryMetadata(Path(sys.argv[1]), {}, (), functions, inputs, parameters, (),
-                           SimpleNamespace(image_size=None), {}, "", {}, 0, 0)
+                           SimpleNamespace(image_size=None), {}, "", {}, 0, 0,
+                           digest=seal_digest(Path(sys.argv[1])))
 engine = TvmEngine(metadata)
 context, taken = engine.create_context(), 0
 for function in functions:

@@ -1,0 +1,149 @@
+"""A library's file, by what it holds and not by its path.
+
+The dynamic linker takes a path that it has seen before for the object it has, whatever the file
+holds by now. So a library is mapped under a name that spells out the digest of its seal, through
+an open descriptor of the very file that was checked.
+"""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..common.errors import LibraryError
+from ..common.file_seal import seal_digest
+from .metadata import LibraryMetadata
+
+_DESCRIPTORS = "/proc/self/fd"
+_LINK_MAP = 2  # RTLD_DI_LINKMAP of <dlfcn.h>
+_DIGITS = 32  # of the digest in a name
+
+
+class _LinkMap(ctypes.Structure):
+    """The beginning of ``struct link_map``, <link.h>."""
+
+    _fields_ = (("address", ctypes.c_void_p), ("name", ctypes.c_char_p))
+
+
+class LibraryFile:
+    """The file of a library, held open: another one at its path changes nothing here.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        As `read_metadata` gave it.
+
+    Attributes
+    ----------
+    descriptor : int
+        Of the open file; closed with this object.
+    path : pathlib.Path
+        What this process and its children may open the same file by.
+
+    Raises
+    ------
+    LibraryError
+        If the file at the library's path is not the one that was read.
+    """
+
+    def __init__(self, metadata: LibraryMetadata) -> None:
+        try:
+            self._stream = metadata.path.open("rb")
+            self.descriptor = self._stream.fileno()
+            found = seal_digest(self.descriptor)
+        except OSError as error:
+            found, why = "", str(error.strerror or error)
+        else:
+            why = "another file took its place"
+        if found != metadata.digest:
+            raise LibraryError(
+                f"the library {metadata.path} was changed after it was read",
+                why=why,
+                todo="load it again",
+            )
+        self.path = Path(f"/proc/{os.getpid()}/fd/{self.descriptor}")
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self._stream.close()
+
+
+@contextmanager
+def opened(metadata: LibraryMetadata) -> Iterator[LibraryFile]:
+    """Hold a library's file open for the duration of a block; see `LibraryFile`."""
+    file = LibraryFile(metadata)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+class SharedObject(ctypes.CDLL):
+    """A library that is mapped into this process.
+
+    It is unmapped when nothing refers to it any more: views of its parameters do (see
+    `ibert_tvm.runtime.buffers.mapped_parameter`), and so does the pool of threads that runs in it.
+
+    Parameters
+    ----------
+    metadata : LibraryMetadata
+        As `read_metadata` gave it.
+    load : callable, optional
+        Takes the name that the library is mapped by, and has TVM's runtime load it, too.
+
+    Attributes
+    ----------
+    loaded : object
+        What `load` returned.
+
+    Raises
+    ------
+    LibraryError
+        If the file is not the one that was read, or was overwritten while it was mapped.
+    OSError
+        If it cannot be loaded.
+    """
+
+    def __init__(
+        self, metadata: LibraryMetadata, load: Callable[[str], object] | None = None
+    ) -> None:
+        file = LibraryFile(metadata)
+        name = f"{_DESCRIPTORS}{_inscribed(metadata.digest)}/{file.descriptor}"
+        super().__init__(name)
+        # Not at the end of the process, when code of the library may still run.
+        weakref.finalize(self, _unmap, self._handle, file, metadata.digest).atexit = False
+        mapped = _mapped_name(self._handle)
+        # Another name is that of an object of the same file, which was mapped before.
+        if mapped.startswith(_DESCRIPTORS) and mapped.rpartition("/")[0] != name.rpartition("/")[0]:
+            raise LibraryError(
+                f"cannot load the library {metadata.path}",
+                why="its file is mapped already, and was overwritten since with another library",
+                todo="write the new one beside it and move it there (mv, os.replace)",
+            )
+        self.loaded: Any = load(name) if load is not None else None
+
+
+def _unmap(handle: int, file: LibraryFile, digest: str) -> None:
+    # An overwritten file is in memory by now: its code, which unmapping calls, would be another's.
+    if seal_digest(file.descriptor) == digest:
+        _ctypes.dlclose(handle)
+    file.close()
+
+
+def _inscribed(digest: str) -> str:
+    """Digest as steps of a path that lead nowhere: ``/.`` stays in a folder, and so does ``/``."""
+    bits = f"{int(digest[:_DIGITS], 16):0{4 * _DIGITS}b}"
+    return bits.replace("0", "/").replace("1", "/.")
+
+
+def _mapped_name(handle: int) -> str:
+    entry = ctypes.POINTER(_LinkMap)()
+    if ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle), _LINK_MAP, ctypes.byref(entry)) != 0:
+        raise OSError("the dynamic linker does not tell what it has mapped")
+    return os.fsdecode(entry.contents.name or b"")
