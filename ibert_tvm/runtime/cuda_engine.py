@@ -67,6 +67,9 @@ class CudaEngine:
         ffi = load_runtime()
         self._shared_object = tvm_object(metadata)
         load_executable = self._shared_object.loaded["vm_load_executable"]
+        # Objects of the driver and of TVM point into it for longer than this engine lives.
+        self._shared_object.keep_mapped()
+        ffi.get_global_func("ffi.ModuleGlobalsAdd")(self._shared_object.loaded)
         with cuda.on_device(index):
             weights = uploaded_weights(cuda, metadata, mapped_weights(self._shared_object), index)
             self.max_contexts = _contexts_that_fit(metadata, cuda.free_bytes())

@@ -117,7 +117,8 @@ class SharedObject(ctypes.CDLL):
         name = f"{_DESCRIPTORS}{_inscribed(metadata.digest)}/{file.descriptor}"
         super().__init__(name)
         # Not at the end of the process, when code of the library may still run.
-        weakref.finalize(self, _unmap, self._handle, file, metadata.digest).atexit = False
+        self._unmapping = weakref.finalize(self, _unmap, self._handle, file, metadata.digest)
+        self._unmapping.atexit = False
         mapped = _mapped_name(self._handle)
         # Another name is that of an object of the same file, which was mapped before.
         if mapped.startswith(_DESCRIPTORS) and mapped.rpartition("/")[0] != name.rpartition("/")[0]:
@@ -127,6 +128,10 @@ class SharedObject(ctypes.CDLL):
                 todo="write the new one beside it and move it there (mv, os.replace)",
             )
         self.loaded: Any = load(name) if load is not None else None
+
+    def keep_mapped(self) -> None:
+        """Leave the library in this process's memory until the process ends."""
+        self._unmapping.detach()
 
 
 def _unmap(handle: int, file: LibraryFile, digest: str) -> None:
