@@ -41,7 +41,9 @@ class IbertModel(torch.nn.Module):
         self.encoder, self._output, self._result = encoder, output, result
         labels = dict(enumerate(encoder.labels)) or {0: "LABEL_0"}
         self.config = transformers.PretrainedConfig(
-            id2label=labels, label2id={label: index for index, label in labels.items()}
+            id2label=labels,
+            label2id={label: index for index, label in labels.items()},
+            problem_type=encoder.library.metadata.info.problem_type,
         )
         self.device = torch.device("cpu")
 

@@ -296,7 +296,8 @@ class Encoder:
         batch_size : int
             Texts of a batch.
         function : {"softmax", "sigmoid", "none"}, optional
-            What makes scores of logits; by default softmax, and sigmoid for a single class.
+            What makes scores of logits; by default what the model's ``problem_type`` says, else
+            softmax, and sigmoid for a single class.
 
         Returns
         -------
@@ -318,7 +319,9 @@ class Encoder:
             )
         items: list[Text] = [texts] if isinstance(texts, str) else list(_listed(texts, pairs=True))
         logits = self._vectors("classify", items, batch_size, False).dequantize()
-        results: list[Any] = ranked_classes(logits, self.labels, top_k, function)
+        results: list[Any] = ranked_classes(
+            logits, self.labels, top_k, function or self.library.metadata.info.score_function
+        )
         if top_k == 1:
             results = [classes[0] for classes in results]
         return results[0] if isinstance(texts, str) else results

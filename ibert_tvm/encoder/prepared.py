@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -22,13 +22,15 @@ from ..common.errors import UsageError
 from ..common.files import files_sha256, locked
 from ..frontend import load
 from ..frontend.folder_files import hub_snapshot, is_source, read_json
+from ..frontend.sentence_pipeline import transformer_place
 from ..model.artefact import QuantizedModel
+from ..model.tokenization import Tokenizer
 from ..quantization.post_training import quantize_by_default
 from ..texts import data_file
 from ..version import __version__
 
 if TYPE_CHECKING:
-    from ..model.model_info import ModelInfo
+    pass
 
 _logger = logging.getLogger(__name__)
 
@@ -37,6 +39,16 @@ _BATCHES = (1, 8, 32)
 _LONGEST = 512
 """Most tokens of a text unless more are asked for: buffers grow with them."""
 _PACKAGES = ("ibert_tvm", "ibert_tvm.relay_passes", "ibert_tvm.schedules", "ibert_tvm.targets")
+_TRANSFORMER_SETTINGS = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "camembert",
+    "albert",
+    "xlm-roberta",
+    "xlnet",
+)
+"""Names of sentence-transformers' settings of a transformer, in its order of looking."""
 _MODEL_FILES = (".json", ".txt", ".safetensors", ".bin", ".onnx", ".model")
 
 
@@ -180,22 +192,33 @@ def _make(model: Path, options: Options, library: Path) -> None:
             options.target,
         )
         quantized = quantize_by_default(load(model, head=options.head))
-    length = _length(quantized.info, model, options.max_seq_length)
+    length = _length(quantized, model, options.max_seq_length)
     compiled = compile_model(quantized, options.target, [(batch, length) for batch in _BATCHES])
     compiled.export(library)
 
 
-def _length(info: ModelInfo, model: Path, asked: int | None) -> int:
+def _length(quantized: QuantizedModel, model: Path, asked: int | None) -> int:
     """Tokens that texts are cut off at: as asked, or as the source and its positions allow."""
     if asked is not None:
         return asked
-    limits = (_LONGEST, _max_seq_length(model), info.max_sequence_length)
+    said = _max_seq_length(model)
+    if said is None and quantized.tokenizer:
+        said = Tokenizer(quantized.tokenizer).model_max_length
+    limits = (_LONGEST, said, quantized.info.max_sequence_length)
     return min(limit for limit in limits if limit is not None)
 
 
 def _max_seq_length(model: Path) -> int | None:
-    """What a sentence-transformers folder cuts texts off at; None where it says nothing."""
-    file = model / "sentence_bert_config.json"
-    settings = read_json(file, model) if file.is_file() else {}
-    length = settings.get("max_seq_length") if isinstance(settings, Mapping) else None
-    return length if type(length) is int and length > 0 else None
+    """What a sentence-transformers folder cuts texts off at; None where it says nothing.
+
+    As `sentence_transformers` does: a ``max_seq_length`` beside the transformer comes before the
+    tokenizer's ``model_max_length``.
+    """
+    listed = model / "modules.json"
+    place = transformer_place(model, read_json(listed, model, [{}])) if listed.is_file() else model
+    for name in _TRANSFORMER_SETTINGS:
+        file = place / f"sentence_{name}_config.json"
+        if file.is_file():
+            length = read_json(file, model).get("max_seq_length")
+            return length if type(length) is int and length > 0 else None
+    return None

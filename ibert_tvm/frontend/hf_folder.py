@@ -13,6 +13,7 @@ from ..common.files import files_sha256
 from ..common.schema import STRING, either, one_of
 from ..common.strict_json import shown
 from ..model.heads import HEADS, PooledTokens, WholePipeline, head_of_class
+from ..model.model_info import SCORES
 from ..model.tokenization import tokenizer_files
 from .errors import ModelSourceError
 from .folder_files import hub_snapshot, read_json, weight_files
@@ -124,6 +125,7 @@ class HfFolder:
             "sha256": files_sha256(self.weights),
             "tokenizer": tokenizer_files(self.model) or tokenizer_files(self.path),
             "notes": self._notes(head),
+            "problem_type": problem_type(self.config.get("problem_type"), head),
             **self._prompts(head),
         }
 
@@ -206,6 +208,13 @@ class HfFolder:
             )
         _check_layers(config, model / "config.json")
         return cls(folder, model, config, weight_files(model), modules)
+
+
+def problem_type(said: object, head: str) -> str | None:
+    """What a configuration says that a head's logits of a text are of; None if nothing known."""
+    return (
+        said if HEADS[head].kind == "logits" and isinstance(said, str) and said in SCORES else None
+    )
 
 
 def _check_layers(config: Mapping[str, Any], file: Path) -> None:

@@ -20,7 +20,7 @@ from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
 from .heads import FeatureModelWithHead, ImageModelWithHead, ModelWithHead
-from .hf_folder import TESTED_ARCHITECTURES, HfFolder
+from .hf_folder import TESTED_ARCHITECTURES, HfFolder, problem_type
 from .model import CanonicalModel
 from .sentence_head import SentenceHead, pooling_head
 from .torch_import import (
@@ -115,6 +115,7 @@ def import_model(model: Any, head: str | None, verify: bool) -> CanonicalModel:
         _import(wrapper, model.config, frozenset(), verify),
         source=f"{type(model).__module__}.{type(model).__qualname__}",
         description=f"{model.config.model_type} module in memory, head {wrapper.head}",
+        problem_type=problem_type(getattr(model.config, "problem_type", None), wrapper.head),
     )
 
 

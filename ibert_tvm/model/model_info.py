@@ -38,6 +38,17 @@ REAL_INPUTS = {
 """The inputs that are given as real numbers, float32 [batch, axes], each alone."""
 
 
+SCORES = {
+    "single_label_classification": "softmax",
+    "multi_label_classification": "sigmoid",
+    "regression": "none",
+}
+"""What transformers' pipelines make scores of logits with, by ``problem_type``.
+
+A single class has a sigmoid, unless it is a regression.
+"""
+
+
 @dataclass(frozen=True)
 class OutputInfo:
     """One output of a model.
@@ -119,6 +130,8 @@ class ModelInfo:
         What the source puts before texts, by name; the tokenizer gets it with the text.
     default_prompt_name : str or None
         The prompt of texts for which none is chosen; None to put nothing before them.
+    problem_type : str or None
+        What transformers says that logits of texts are of: one of `SCORES`. None if it does not.
 
     Raises
     ------
@@ -146,6 +159,7 @@ class ModelInfo:
     static_shape: tuple[int | None, int | None] | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
+    problem_type: str | None = None
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -162,8 +176,17 @@ class ModelInfo:
             count = len(real.axes.split(", "))
             if len(self.image_size) != count or min(self.image_size) < 1:
                 raise ValueError(f"image_size is {self.image_size}: {real.axes} are needed")
+        if self.problem_type not in (None, *SCORES):
+            raise ValueError(f"problem_type is {self.problem_type!r}, none of {', '.join(SCORES)}")
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
             raise ValueError(f"there is no prompt {self.default_prompt_name!r}, the default")
+
+    @property
+    def score_function(self) -> str | None:
+        """What makes scores of logits, of `SCORES`; None to go by the number of classes."""
+        if self.problem_type == "single_label_classification" and len(self.id2label) == 1:
+            return None
+        return SCORES.get(self.problem_type or "")
 
     @property
     def real_input(self) -> RealInput | None:
@@ -177,7 +200,7 @@ class ModelInfo:
             for key, value in asdict(self).items()
         }
         document["id2label"] = {str(key): label for key, label in self.id2label.items()}
-        for name in ("image_size", "static_shape", "prompts", "default_prompt_name"):
+        for name in ("image_size", "static_shape", "prompts", *_OPTIONAL_STRINGS):
             if document[name] in (None, {}):
                 del document[name]
         return document
@@ -268,6 +291,7 @@ def _is_labels(value: Any) -> bool:
 
 
 _LONGEST_NUMBER = 10
+_OPTIONAL_STRINGS = ("default_prompt_name", "problem_type")
 
 _FIELDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("architecture", "head", "source", "source_sha256", "description"), _is_string, "a string"),
@@ -284,6 +308,6 @@ _FIELDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
     (("static_shape",), lambda v: isinstance(v, list) and len(v) == 2, "a list of two"),
     (("static_shape",), _is_list(_is_integer_or_null), "a list of integers or null"),
     (("prompts",), _is_texts_by_name, "an object of strings"),
-    (("default_prompt_name",), _is_string, "a string"),
+    (_OPTIONAL_STRINGS, _is_string, "a string"),
 )
 """What the fields of a document may hold, and how that is called."""

@@ -128,6 +128,8 @@ class Tokenizer:
         self._tokenizer = self._build(config)
         self._tokenizer.no_padding()
         self.pad_id = self._find_pad_id(config)
+        length = config.get("model_max_length")
+        self.model_max_length = length if type(length) is int and length > 0 else None
         # transformers returns only these, and a model without token types is given zeros.
         names = config.get("model_input_names")
         self._has_types = not isinstance(names, list) or "token_type_ids" in names

@@ -318,7 +318,9 @@ def _add_routes(application: FastAPI, service: Service) -> None:
         given = [request.inputs] if isinstance(request.inputs, str) else request.inputs
         texts: list[Text] = [t if isinstance(t, str) else (t[0], t[1]) for t in given]
         logits, tokens = await service.run(name, "classify", texts, request.truncate)
-        classes = ranked_classes(logits, encoder.labels, request.top_k)
+        classes = ranked_classes(
+            logits, encoder.labels, request.top_k, encoder.library.metadata.info.score_function
+        )
         return _json({"model": name, "results": classes, "usage": {"total_tokens": tokens}})
 
     @application.get("/v1/models")

@@ -14,7 +14,7 @@ from ...model.tokenization import Tokenizer, tokenizer_files
 from ..errors import ModelSourceError
 from ..finish import described
 from ..folder_files import MAX_BYTES, MAX_DEPTH
-from ..hf_folder import given_tokenizer
+from ..hf_folder import given_tokenizer, problem_type
 from ..model import CanonicalModel
 from ..qdq.importing import import_quantised_onnx_model
 from ..qdq.qoperator import is_quantised
@@ -87,6 +87,7 @@ def load_onnx(
         tokenizer=files,
         architecture=str(config.get("model_type") or "onnx"),
         id2label=result.info.id2label if classes else {},
+        problem_type=problem_type(config.get("problem_type"), result.info.head),
     )
 
 
