@@ -8,15 +8,14 @@ layer and the reason. See `engine` for how it works.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 
 from ...runtime.threads import configure_threads, default_threads
 from ..errors import UnsupportedModelError
 from ..report import Origin
+from .arrays import Array
 from .engine import Canonical, Canonicaliser
 from .revisit import Revisit
 from .rules_attention import ATTENTION_RULES
@@ -31,7 +30,7 @@ __all__ = ["Canonical", "Revisit", "canonicalise"]
 
 def canonicalise(
     module: tvm.IRModule,
-    parameters: Mapping[str, NDArray[Any]],
+    parameters: Mapping[str, Array],
     *,
     inputs: Sequence[str],
     outputs: Sequence[str] = (),

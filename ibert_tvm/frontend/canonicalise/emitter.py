@@ -15,6 +15,7 @@ from ibert_tvm.relay_passes.names import safe_name
 
 from ..report import Folding, ImportReport, MatchedOp, SourceOp, source_kinds, source_nodes
 from . import functions, mixing
+from .arrays import Array
 from .images import channel_order, patch_layout
 from .inputs import Ids, Probes
 from .revisit import Revisit
@@ -183,7 +184,7 @@ class Emitter:
         self._taken.add(candidate)
         return candidate
 
-    def weight(self, name: str, array: NDArray[Any]) -> relax.Var:
+    def weight(self, name: str, array: Array) -> relax.Var:
         """Return the parameter `name` of the canonical function with these elements.
 
         The same name with other elements (a slice, a scaled copy) becomes another parameter.

@@ -23,6 +23,7 @@ from ibert_tvm.relay_passes.canonical import check_canonical
 
 from ..errors import UnsupportedModelError
 from ..report import Folding, ImportReport, Origin, RefusedOp, ShownTensor, SourceOp
+from .arrays import Array
 from .emitter import Emitter, layer_of
 from .images import image_view
 from .inputs import TOKEN_IDS, InputGraph, constant_array, in_every_run
@@ -125,7 +126,7 @@ class Canonicaliser(Emitter):
         self,
         function: relax.Function,
         inputs: Sequence[str],
-        parameters: Mapping[str, NDArray[Any]],
+        parameters: Mapping[str, Array],
         names: Mapping[str, str],
         rules: Mapping[str, Rule],
         origins: Mapping[str, Origin],
@@ -392,7 +393,7 @@ class Canonicaliser(Emitter):
         names = (t.name if isinstance(t, Weight) else t.weight for t in tensors)
 
         @functools.cache
-        def samples() -> list[NDArray[Any]]:
+        def samples() -> list[Array]:
             runs = zip(*(in_every_run(item, self.probes) for item in tensors), strict=True)
             return [fold(call, list(arrays)) for arrays in runs]
 
@@ -400,7 +401,7 @@ class Canonicaliser(Emitter):
         weight = next((name for name in names if name), "")
         return FromInputs(samples, static_shape(variable), weight=weight, layer=layer)
 
-    def _table(self, call: relax.Call, source: Weight, result: NDArray[Any]) -> Table | None:
+    def _table(self, call: relax.Call, source: Weight, result: Array) -> Table | None:
         """Follow a table of positions from the slice that cuts it to where it is added."""
         if call.op.name == "relax.strided_slice":
             return self._cut_table(call, source.array)
@@ -408,7 +409,7 @@ class Canonicaliser(Emitter):
             return source.table
         return None
 
-    def _cut_table(self, call: relax.Call, array: NDArray[Any]) -> Table | None:
+    def _cut_table(self, call: relax.Call, array: Array) -> Table | None:
         """Table of positions that is cut to the length; None if it is none."""
         sliced = call.op.name == "relax.strided_slice"
         table = table_of(call, array, self.seq_len.extent) if sliced else None

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import tvm
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ...common.errors import error_lines
+from .arrays import Array
 from .operands import static_shape
 from .values import FromInputs, Mismatch, Weight
 
@@ -127,7 +127,7 @@ class InputGraph:
         """All variables whose values it could compute."""
         return frozenset([*self.inputs, *(binding.var for binding in self.bindings)])
 
-    def samples(self, variable: relax.Var) -> list[NDArray[Any]]:
+    def samples(self, variable: relax.Var) -> list[Array]:
         """Return the values of `variable` in every run.
 
         Raises
@@ -143,7 +143,7 @@ class InputGraph:
         return self._known[group][variable]
 
     @cached_property
-    def _known(self) -> dict[tuple[relax.Var, ...], dict[relax.Var, list[NDArray[Any]]]]:
+    def _known(self) -> dict[tuple[relax.Var, ...], dict[relax.Var, list[Array]]]:
         return {}
 
     @cached_property
@@ -154,14 +154,14 @@ class InputGraph:
         pairs = self.probes.seq_len**2
         return tuple(var for var in self.wanted if np.prod(static_shape(var)) < pairs)
 
-    def _values(self, wanted: Sequence[relax.Var]) -> dict[relax.Var, list[NDArray[Any]]]:
+    def _values(self, wanted: Sequence[relax.Var]) -> dict[relax.Var, list[Array]]:
         try:
             return self._evaluate(wanted)
         except Exception as error:  # TVM raises several classes for what it cannot compile
             line = error_lines(error)[-1]
             raise Mismatch(f"TVM cannot evaluate the mask or position chain: {line}") from error
 
-    def _evaluate(self, wanted: Sequence[relax.Var]) -> dict[relax.Var, list[NDArray[Any]]]:
+    def _evaluate(self, wanted: Sequence[relax.Var]) -> dict[relax.Var, list[Array]]:
         outputs = [relax.Var(f"out{index}", var.ty) for index, var in enumerate(wanted)]
         pairs = zip(outputs, wanted, strict=True)
         copies = [relax.VarBinding(out, var) for out, var in pairs]
@@ -175,7 +175,7 @@ class InputGraph:
         # It runs a few times on small tensors: optimising takes longer than it saves.
         target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
         machine = relax.VirtualMachine(tvm.compile(module, target=target), tvm.cpu())
-        result: dict[relax.Var, list[NDArray[Any]]] = {var: [] for var in wanted}
+        result: dict[relax.Var, list[Array]] = {var: [] for var in wanted}
         for run in self.probes.runs:
             arguments = [
                 tvm.runtime.tensor(run[name].astype(str(var.ty.dtype)))
@@ -198,7 +198,7 @@ def _filled(binding: relax.Binding) -> relax.Binding:
     return relax.VarBinding(binding.var, relax.const(array, dtype))
 
 
-def _as_tokens(array: NDArray[Any], probes: Probes) -> NDArray[Any] | None:
+def _as_tokens(array: Array, probes: Probes) -> Array | None:
     """View `array` as [batch, seq_len], or [1, seq_len] where the batch is missing."""
     if array.size == probes.batch * probes.seq_len:
         return array.reshape(probes.batch, probes.seq_len)
@@ -320,7 +320,7 @@ def compared_id(condition: FromInputs, probes: Probes) -> int | None:
     return None
 
 
-def in_every_run(value: FromInputs | Weight, probes: Probes) -> list[NDArray[Any]]:
+def in_every_run(value: FromInputs | Weight, probes: Probes) -> list[Array]:
     """Return the values of a tensor in every run, also where it is the same in all of them."""
     if isinstance(value, FromInputs) and value.constant is None:
         return value.samples()
@@ -328,7 +328,7 @@ def in_every_run(value: FromInputs | Weight, probes: Probes) -> list[NDArray[Any
     return [np.asarray(array)] * len(probes.runs)
 
 
-def constant_array(value: FromInputs) -> NDArray[Any] | None:
+def constant_array(value: FromInputs) -> Array | None:
     """Return the array that `value` holds in every run, or None if it depends on the inputs."""
     if value.constant is not None:
         return value.constant

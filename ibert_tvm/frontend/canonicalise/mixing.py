@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import functions, views
+from .arrays import Array
 from .values import Hidden, Mismatch, Mixed, Pointwise, Term, TokenRun
 from .views import Atom, Axis, View
 
@@ -230,7 +231,7 @@ def added(left: Mixed, right: Mixed, sign: int, op: str) -> Mixed:
     return replace(_with_lanes(left, axes, ids.shape, terms), ops=ops)
 
 
-def turned(value: Mixed, array: NDArray[Any], op: str) -> Mixed:
+def turned(value: Mixed, array: Array, op: str) -> Mixed:
     """Return a value times numbers that depend on position and lane.
 
     Parameters
@@ -256,7 +257,7 @@ def turned(value: Mixed, array: NDArray[Any], op: str) -> Mixed:
     return _with_lanes(value, axes, ids.shape, terms).after(op)
 
 
-def differs_by_position(array: NDArray[Any], view: View) -> bool:
+def differs_by_position(array: Array, view: View) -> bool:
     """Tell whether what a hidden tensor is multiplied by depends on the place of the token."""
     try:
         wide = np.broadcast_to(array, views.shape_of(view))
@@ -268,7 +269,7 @@ def differs_by_position(array: NDArray[Any], view: View) -> bool:
     )
 
 
-def _by_position(array: NDArray[Any], view: View, axes: Sequence[int]) -> NDArray[np.float64]:
+def _by_position(array: Array, view: View, axes: Sequence[int]) -> NDArray[np.float64]:
     """Return numbers as [positions, *lanes], positions 1 where nothing depends on them."""
     shape = views.shape_of(view)
     try:

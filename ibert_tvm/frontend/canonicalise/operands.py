@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax, tirx
 
+from .arrays import Array
 from .values import Mismatch, Table
 
 
@@ -54,7 +54,7 @@ def static_shape(variable: relax.Expr) -> tuple[int, ...]:
     return tuple(integer(extent) for extent in kind.shape.values)
 
 
-def _slice(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+def _slice(call: relax.Call, array: Array) -> Array:
     axes, begin, end = (integers(argument) for argument in call.args[1:4])
     strides = integers(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
     index: list[Any] = [slice(None)] * array.ndim
@@ -63,22 +63,22 @@ def _slice(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
     return array[tuple(index)]
 
 
-def _squeeze(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+def _squeeze(call: relax.Call, array: Array) -> Array:
     axes = optional_axes(call.attrs.axis)
     return np.squeeze(array, None if axes is None else tuple(axes))
 
 
-def _permute(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+def _permute(call: relax.Call, array: Array) -> Array:
     axes = optional_axes(call.attrs.axes)
     return np.transpose(array, axes)
 
 
-def _where(_call: relax.Call, condition: NDArray[Any], *chosen: NDArray[Any]) -> NDArray[Any]:
+def _where(_call: relax.Call, condition: Array, *chosen: Array) -> Array:
     yes, no = chosen
     return np.where(condition, yes, no)
 
 
-def _split(call: relax.Call, array: NDArray[Any]) -> list[NDArray[Any]]:
+def _split(call: relax.Call, array: Array) -> list[Array]:
     bounds = split_bounds(call, array.shape)
     axis = integer(call.attrs.axis) % array.ndim
     return [array.take(range(*bound), axis=axis) for bound in itertools.pairwise(bounds)]
@@ -97,9 +97,9 @@ def split_bounds(call: relax.Call, shape: Sequence[int]) -> list[int]:
 
 
 def _reduced(
-    reduce: Callable[..., NDArray[Any]],
-) -> Callable[[relax.Call, NDArray[Any]], NDArray[Any]]:
-    def compute(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+    reduce: Callable[..., Array],
+) -> Callable[[relax.Call, Array], Array]:
+    def compute(call: relax.Call, array: Array) -> Array:
         axes = optional_axes(call.attrs.axis)
         over = None if axes is None else tuple(axes)
         return np.asarray(reduce(array, axis=over, keepdims=bool(call.attrs.keepdims)), array.dtype)
@@ -107,9 +107,7 @@ def _reduced(
     return compute
 
 
-def _layer_norm(
-    call: relax.Call, x: NDArray[Any], gamma: NDArray[Any], beta: NDArray[Any]
-) -> NDArray[Any]:
+def _layer_norm(call: relax.Call, x: Array, gamma: Array, beta: Array) -> Array:
     axes = tuple(optional_axes(call.attrs.axes) or [-1])
     wide = x.astype(np.float64)
     centred = wide - wide.mean(axis=axes, keepdims=True)
@@ -118,7 +116,7 @@ def _layer_norm(
     return (normalised * gamma + beta).astype(x.dtype)
 
 
-def _resize(call: relax.Call, array: NDArray[Any]) -> NDArray[Any]:
+def _resize(call: relax.Call, array: Array) -> Array:
     """A table of positions of an image, as models resize it to the image that they get."""
     layout, size = str(call.attrs.layout), integers(call.args[1])
     if [array.shape[layout.index(axis)] for axis in "HW"] != size:
@@ -172,7 +170,7 @@ def folds(name: str) -> bool:
     return name in _FOLD
 
 
-def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> Any:
+def fold(call: relax.Call, arrays: list[Array]) -> Any:
     """Compute an operator whose tensor operands are known; views where NumPy gives views.
 
     Parameters
@@ -200,7 +198,7 @@ def fold(call: relax.Call, arrays: list[NDArray[Any]]) -> Any:
     return compute(call, *arrays)
 
 
-def table_of(call: relax.Call, array: NDArray[Any], tokens: int) -> Table | None:
+def table_of(call: relax.Call, array: Array, tokens: int) -> Table | None:
     """Tell whether a slice of a weight takes one row per token of a longer table.
 
     Parameters

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import build
 
 from . import views
+from .arrays import Array
 from .emitter import Emitter, layer_of
 from .engine import Rule
 from .images import image_view, patch_axes
@@ -122,7 +122,7 @@ def _of_tokens(
     return replace(result, view=(result.view[0], result.view[2], tokens))
 
 
-def _matrix(kernel: NDArray[Any], groups: int) -> NDArray[Any]:
+def _matrix(kernel: Array, groups: int) -> Array:
     """A kernel [N, C, width] as the matrix [width C, N] of neighbours; groups are its blocks."""
     outputs, inputs, width = kernel.shape
     if groups == 1:

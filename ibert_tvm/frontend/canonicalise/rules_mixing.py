@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from . import mixing
+from .arrays import Array
 from .emitter import Emitter
 from .inputs import constant_array, scalar
 from .values import FromInputs, Hidden, Mixed, Pointwise, Value, Weight
@@ -45,7 +43,7 @@ def turns(value: Value, view: View) -> bool:
     return table is not None and mixing.differs_by_position(table, view)
 
 
-def _table(value: Value) -> NDArray[Any] | None:
+def _table(value: Value) -> Array | None:
     """Numbers that are the same in every run; None if a value holds no such."""
     if isinstance(value, Hidden) and value.rows is not None:
         value = value.rows

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from . import functions, views
+from .arrays import Array
 from .emitter import Emitter
 from .inputs import scalar
 from .rows import row_places
@@ -136,7 +136,7 @@ def _same_rows(item: RowFunction, other: Value) -> bool:
     return isinstance(base, Hidden) and base.source is item.base.source
 
 
-def _side(item: Any, row: RowFunction) -> RowFunction | NDArray[Any] | None:
+def _side(item: Any, row: RowFunction) -> RowFunction | Array | None:
     """Return an operand on the example rows: a function, or numbers; None for something else."""
     if isinstance(item, (Hidden, Pointwise, RowFunction)):
         lifted = _as_rows(item)
@@ -148,7 +148,7 @@ def _side(item: Any, row: RowFunction) -> RowFunction | NDArray[Any] | None:
     return None if number is None else np.full((1, 1), number)
 
 
-def _weight_of_rows(array: NDArray[Any], base: Hidden) -> NDArray[Any] | None:
+def _weight_of_rows(array: Array, base: Hidden) -> Array | None:
     """Return a weight as [1, channels of a row], or [heads, 1, channels of a row]."""
     if array.size == 1:
         return np.full((1, 1), float(array.reshape(-1)[0]))

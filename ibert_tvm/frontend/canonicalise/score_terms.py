@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
+from .arrays import Array
 from .inputs import Probes, in_every_run
 from .values import FromInputs, Mismatch, ScoreTerm, Weight
 
@@ -49,7 +49,7 @@ class ScoreLayout:
     atoms: tuple[int, ...]
     kinds: tuple[str, ...]
 
-    def arranged(self, array: NDArray[Any]) -> NDArray[Any]:
+    def arranged(self, array: Array) -> Array:
         """Return an array that broadcasts to scores as [batch, head, query, key].
 
         Axes along which nothing changes have an extent of 1, but that of keys.
@@ -143,7 +143,7 @@ def as_score_term(
     raise Mismatch(f"the mask follows none of the inputs ({each})")
 
 
-def _distinct(runs: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
+def _distinct(runs: Sequence[Array]) -> Iterator[Array]:
     """The runs that do not share their memory with the first."""
     first = runs[0].ctypes.data
     return (run for run in runs[1:] if run.ctypes.data != first)
@@ -152,14 +152,14 @@ def _distinct(runs: Sequence[NDArray[Any]]) -> Iterator[NDArray[Any]]:
 class _Parts:
     """Which scores a term keeps, and what it adds to them: [batch, head, query, key] or 1 each."""
 
-    def __init__(self, run: NDArray[Any], how: str) -> None:
+    def __init__(self, run: Array, how: str) -> None:
         self.added = run if how == ADDED else -run if how == SUBTRACTED else None
         self.kept = (run != 0) == (how == KEPT)
         if self.added is not None:
             self.kept = self.added > _MASKED_BELOW
 
 
-def _follows(runs: Sequence[NDArray[Any]], probes: Probes, name: str, how: str) -> _Parts | str:
+def _follows(runs: Sequence[Array], probes: Probes, name: str, how: str) -> _Parts | str:
     """Return what is done where input `name` is 1 throughout, if else it masks keys by it.
 
     Returns why not, otherwise.
@@ -190,7 +190,7 @@ def _follows(runs: Sequence[NDArray[Any]], probes: Probes, name: str, how: str) 
     return "the masked keys are not those with 0"
 
 
-def _masks(kept: NDArray[Any], seen: NDArray[Any], tokens: NDArray[Any]) -> bool:
+def _masks(kept: Array, seen: Array, tokens: Array) -> bool:
     """Tell whether of what is seen without padding the keys that are tokens are kept.
 
     In a row without tokens libraries differ (uniform weights, all kept); the canonical form gives 0
@@ -220,7 +220,7 @@ def _by_place(parts: _Parts, name: str, fixed: bool) -> ScoreTerm:
     return replace(term, bias=Weight(name, table) if table.any() else None)
 
 
-def _window(seen: NDArray[Any]) -> tuple[int, int]:
+def _window(seen: Array) -> tuple[int, int]:
     """Largest distances before and after a query at which it sees a key; `seen` [query, key]."""
     length = len(seen)
     if seen.all():
@@ -239,7 +239,7 @@ def _window(seen: NDArray[Any]) -> tuple[int, int]:
     return (UNBOUNDED if before == edge else before), (UNBOUNDED if after == edge else after)
 
 
-def _table(added: NDArray[np.float32], seen: NDArray[Any], fixed: bool) -> NDArray[np.float32]:
+def _table(added: NDArray[np.float32], seen: Array, fixed: bool) -> NDArray[np.float32]:
     """What [heads, query, key] adds by distance, [1 or heads, 2 L - 1]; 0 where none is seen.
 
     Where that is no function of the distance, by pair, if the length is fixed.
@@ -260,9 +260,7 @@ def _table(added: NDArray[np.float32], seen: NDArray[Any], fixed: bool) -> NDArr
     )
 
 
-def _along_diagonals(
-    term: NDArray[np.float32], seen: NDArray[Any]
-) -> tuple[NDArray[np.float32], float]:
+def _along_diagonals(term: NDArray[np.float32], seen: Array) -> tuple[NDArray[np.float32], float]:
     """The first entry of every diagonal, and how far the others are from it."""
     length = len(seen)
     places = np.arange(length)

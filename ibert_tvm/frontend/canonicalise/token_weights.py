@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Array
 from .inputs import Probes
 from .values import FromInputs, Mismatch
 
@@ -20,23 +20,23 @@ from .values import FromInputs, Mismatch
 _LOW = -1e3
 
 
-def _last(mask: NDArray[Any]) -> NDArray[np.int64]:
+def _last(mask: Array) -> NDArray[np.int64]:
     """Place of the last token of each row; the last place where there is none."""
     return mask.shape[1] - 1 - np.argmax(mask[:, ::-1] != 0, axis=1)
 
 
-def _only_last(mask: NDArray[Any]) -> NDArray[Any]:
+def _only_last(mask: Array) -> Array:
     return mask * (np.arange(mask.shape[1]) == _last(mask)[:, None])
 
 
-WEIGHTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+WEIGHTS: dict[str, Callable[[Array], Array]] = {
     "mask": lambda mask: mask,
     "position": lambda mask: mask * np.arange(1, mask.shape[1] + 1),
     "last": _only_last,
 }
 """Weights of tokens by what they are called here, from a mask [batch, seq_len] of 0 and 1."""
 
-_DIVISORS: dict[tuple[str, str], Callable[[NDArray[Any]], NDArray[Any]]] = {
+_DIVISORS: dict[tuple[str, str], Callable[[Array], Array]] = {
     ("mask", "mean_pool"): lambda total: total,
     ("mask", "sqrt_mean_pool"): np.sqrt,
     ("position", "weighted_mean_pool"): lambda total: total,
@@ -92,7 +92,7 @@ def kept_by(condition: FromInputs, *, inverted: bool) -> FromInputs:
         Whether it holds where entries are replaced, not where they are kept.
     """
 
-    def samples() -> list[NDArray[Any]]:
+    def samples() -> list[Array]:
         return [(array == 0) == inverted for array in condition.samples()]
 
     return replace(condition, samples=samples, constant=None)

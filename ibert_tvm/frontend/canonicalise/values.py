@@ -17,6 +17,7 @@ from tvm import relax
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
 from ...common.errors import ModelError
+from .arrays import Array
 from .functions import GRID
 from .views import Axis, View
 
@@ -98,9 +99,9 @@ class FromInputs(Given):
         The parameter that it was computed from as well; "" if there is none.
     """
 
-    samples: Callable[[], list[NDArray[Any]]]
+    samples: Callable[[], list[Array]]
     shape: tuple[int, ...]
-    constant: NDArray[Any] | None = None
+    constant: Array | None = None
     weight: str = ""
 
 
@@ -119,7 +120,7 @@ class Weight(Given):
     """
 
     name: str
-    array: NDArray[Any]
+    array: Array
     table: Table | None = None
 
 
@@ -135,7 +136,7 @@ class Table:
         Row of the first token.
     """
 
-    array: NDArray[Any]
+    array: Array
     offset: int
 
 
@@ -205,9 +206,7 @@ class Linear(Computed):
     weight: Weight
     bias: Weight | None
 
-    def changed(
-        self, change: Callable[[NDArray[Any]], NDArray[Any]], part: str = "", **fields: Any
-    ) -> Linear:
+    def changed(self, change: Callable[[Array], Array], part: str = "", **fields: Any) -> Linear:
         """Return the product with its weight and its bias changed alike, along their first axis.
 
         Parameters
@@ -578,7 +577,7 @@ class ScoreTerm:
         return replace(self, bias=replace(self.bias, array=self.bias.array * np.float32(factor)))
 
 
-def by_pair(bias: NDArray[Any]) -> NDArray[Any]:
+def by_pair(bias: Array) -> Array:
     """A bias of scores, by distance or by pair, as [1 or heads, query, key]."""
     if bias.ndim == 3:
         return bias
@@ -773,7 +772,7 @@ class KeptTest(Value):
     """
 
     scores: Scores
-    samples: NDArray[Any]
+    samples: Array
 
 
 KEPT_ROWS: NDArray[np.bool_] = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [0, 0, 0]], np.bool_)
