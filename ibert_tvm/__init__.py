@@ -59,11 +59,19 @@ _HOME = {
     "run": "ibert_tvm.runtime",
 }
 
+# Where `ibert_tvm.errors.ModelError` and the like are found since the errors moved.
+_ALIASES = {"errors": "ibert_tvm.common.errors"}
+
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    value: Any
+    if name in _ALIASES:
+        value = importlib.import_module(_ALIASES[name])
+    elif name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
     return value
 
 

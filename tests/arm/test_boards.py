@@ -155,7 +155,7 @@ def test_loading_checks_machine_and_features(
 ) -> None:
     name, machine = compiled.target.name, compiled.target.elf_machine
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    with pytest.raises(ibert.errors.TargetError) as caught:
+    with pytest.raises(TargetError) as caught:
         ibert.load_library(compiled.path)
     assert str(caught.value) == (
         f"the library {compiled.path} does not run on this machine\n"
@@ -167,7 +167,7 @@ def test_loading_checks_machine_and_features(
     monkeypatch.setattr("platform.machine", lambda: board_machine)
     monkeypatch.setattr("ibert_tvm.targets.host.cpu_features", lambda: frozenset({"fp"}))
     if compiled.target.required_features:
-        with pytest.raises(ibert.errors.TargetError) as caught:
+        with pytest.raises(TargetError) as caught:
             ibert.load_library(compiled.path)
         assert str(caught.value) == (
             f"the library {compiled.path} does not run on this processor\n"

@@ -13,8 +13,7 @@ import ibert_tvm.runtime
 _ROOM = "ibert_tvm.runtime"
 _FOLDER = Path(ibert_tvm.runtime.__file__).parent
 # What the room is built on; nothing of it imports the room.
-_BELOW = {"errors", "model_info", "targets", "tokenization"}
-_BELOW |= {"strict_json", "schema", "file_seal"}  # parsers of untrusted files
+_BELOW = {"common", "model", "targets"}
 
 
 def _imported(source: str) -> set[str]:
