@@ -249,7 +249,7 @@ class MixedModel:
             values[name] = self._rounded(source, state).astype(source.step.type.dtype)
         for step in place.segment:
             operands = {label: values[operand] for label, operand in step.operands.items()}
-            result, _ = run_operator(step.operator, operands)
+            result = run_operator(step.operator, operands)
             values[step.name] = result.astype(step.type.dtype)
         return values[place.name]
 

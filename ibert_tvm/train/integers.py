@@ -9,11 +9,12 @@ import torch
 from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.errors import CompilerError, LoweringError
+from ibert_tvm.relay_passes.integer.evaluate import run_whole
 from ibert_tvm.relay_passes.integer.operator import Operator, Serial
 from ibert_tvm.relay_passes.integer.program import Program
-from ibert_tvm.relay_passes.integer.types import TensorType, is_per_token, rows_of
 
-from .domain import TensorDomain, TensorStage
+from .numbers import TensorNumbers
+from .tensors import tensor_of
 
 __all__ = ["IntegerProgram"]
 
@@ -89,20 +90,7 @@ def _run(
             "it belongs to programs whose padding was left out, which only the compiler makes",
             "give the program as lowering made it",
         )
-    batch = next(iter(operands.values())).shape[0]
-    domain = TensorDomain(batch, operator.name, device)
-    types = {name: TensorType(tuple(x.shape), dtypes[name]) for name, x in operands.items()}
-    split = operator.rows_per_token(types)
-    stages = {}
-    for operand in operator.OPERANDS:
-        if operand.name not in operands:
-            continue
-        tensor = operands[operand.name].to(torch.int64)
-        pairs = operand.shape in ("b s H s", "b s s")
-        if not pairs and (is_per_token(tensor.shape) or (split > 1 and not operand.is_constant)):
-            tensor = tensor.reshape(rows_of(tuple(tensor.shape), split))
-        stages[operand.name] = TensorStage(tensor, dtypes[operand.name])
-    result = operator.body(domain, **stages)
-    assert isinstance(result, TensorStage)
-    shape = operator.result_type(types).shape
-    return result.tensor.reshape(shape)
+    numbers = TensorNumbers(device)
+    arrays = {name: numbers.array(x, tuple(x.shape)) for name, x in operands.items()}
+    result: torch.Tensor = tensor_of(run_whole(operator, arrays, dtypes, numbers), device)
+    return result

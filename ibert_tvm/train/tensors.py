@@ -288,7 +288,10 @@ def _argmax(device: torch.device, array: Any, axis: int) -> TensorArray:
 
 
 def _take_along_axis(device: torch.device, array: Any, places: Any, axis: int) -> TensorArray:
-    return TensorArray(torch.gather(tensor_of(array, device), axis, tensor_of(places, device)))
+    tensor, index = tensor_of(array, device), tensor_of(places, device)
+    extents = list(tensor.shape)
+    extents[axis] = index.shape[axis]
+    return TensorArray(torch.gather(tensor, axis, index.expand(extents)))
 
 
 def _zeros_like(device: torch.device, array: Any) -> TensorArray:

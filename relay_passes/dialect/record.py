@@ -120,6 +120,11 @@ class Operand:
         return self.shape.split()[0] not in ("...", "b", "n")
 
     @property
+    def by_pair(self) -> bool:
+        """Whether it has entries for pairs of tokens of a sequence."""
+        return self.shape.split().count("s") == 2
+
+    @property
     def is_number_of_row(self) -> bool:
         """Whether it has one number for all channels of a row, whatever channels there are."""
         return not self.is_constant and self.shape.split()[-1] == "1"

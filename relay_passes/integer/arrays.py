@@ -1,18 +1,21 @@
 """The domain of arrays: operators evaluated with NumPy, the reference of compiled code.
 
 Entries are arrays that broadcast: a stage is its function applied to the open mesh of its indices.
-Integers are int64, or Python's own, which have no bounds: evaluated with these, a program shows
-that no intermediate leaves the interval that is proven of it.
+What the arrays are made of is a parameter, `Numbers`. With NumPy (`NumpyNumbers`) integers are
+int64, or Python's own, which have no bounds: evaluated with these, a program shows that no
+intermediate leaves the interval that is proven of it. Training runs the same domain on torch
+tensors (`ibert_tvm.train.numbers`), so there is no second domain that could differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
 from ..errors import RangeError
+from ..spec.short_softmax import VALUE_LIMIT
 from ..spec.values import not_equal
 from .domain import HeadStages
 from .operator import per_channel
@@ -20,6 +23,50 @@ from .types import dtype_bounds
 
 Index = Any
 Entry = Any
+Array: TypeAlias = np.ndarray
+"""An array of a `Numbers`: NumPy's, or what answers NumPy's operators and functions."""
+
+
+class Numbers(Protocol):
+    """What arrays are made of, and the few things that NumPy's functions do not do for all."""
+
+    @property
+    def kind(self) -> type:
+        """Type of an entry, as `numpy.ndarray.astype` takes it."""
+
+    def array(self, value: Entry, shape: tuple[int, ...]) -> Array:
+        """Return an entry as an array of whole numbers of this shape."""
+
+    def product(self, a: Array, b: Array, largest_a: int, largest_b: int) -> Array:
+        """Compute ``a @ b`` exactly, given bounds of the magnitudes."""
+
+    def bounds(self, array: Array) -> tuple[int, int]:
+        """Least and largest entry of an array that has some."""
+
+
+class NumpyNumbers:
+    """NumPy arrays.
+
+    Parameters
+    ----------
+    kind : type
+        ``numpy.int64``, or ``object`` for integers without bounds.
+    """
+
+    def __init__(self, kind: type = np.int64) -> None:
+        self.kind = kind
+
+    def array(self, value: Entry, shape: tuple[int, ...]) -> Array:
+        """Return the value as an array of a shape."""
+        return np.broadcast_to(np.asarray(value, self.kind), shape)
+
+    def product(self, a: Array, b: Array, largest_a: int, largest_b: int) -> Array:
+        """Return the exact matrix product of two arrays within these magnitudes."""
+        return a @ b if a.dtype == object else exact_matmul(a, b)
+
+    def bounds(self, array: Array) -> tuple[int, int]:
+        """Return the least and the greatest element."""
+        return int(array.min()), int(array.max())
 
 
 def exact_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -90,16 +137,23 @@ def mesh(shape: tuple[int, ...]) -> list[Any]:
 class ArrayTensor:
     """An operand or a stage: an array of wide integers, and the type it is stored in."""
 
-    def __init__(self, array: np.ndarray, dtype: str, kind: Any = np.int64) -> None:
-        self.array = array.astype(kind, copy=False)
-        self.dtype = dtype
+    def __init__(self, array: Array, dtype: str, numbers: Numbers) -> None:
+        self.array, self.dtype, self._numbers = array, dtype, numbers
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Extents."""
         return self.array.shape
 
-    def __getitem__(self, index: Any) -> np.ndarray:
+    @property
+    def largest(self) -> int:
+        """Bound of the magnitudes."""
+        low, high = dtype_bounds(self.dtype)
+        if high >= 2**16 and self.array.size:
+            low, high = self._numbers.bounds(self.array)
+        return max(-low, high)
+
+    def __getitem__(self, index: Any) -> Array:
         index = index if isinstance(index, tuple) else (index,)
         axes = [getattr(i, "axis", None) for i in index]
         found = [axis for axis in axes if axis is not None]
@@ -111,40 +165,17 @@ class ArrayTensor:
             view = [1] * index[0].ndim
             for i in index:
                 view[i.axis] = i.size
-            return self.array.reshape(view)  # as it is: what the indices would copy
-        return np.asarray(self.array[tuple(np.asarray(i) for i in index)])
+            return self.array.reshape(tuple(view))  # as it is: what the indices would copy
+        entries = self.array[tuple(_plain(i) for i in index)]
+        return entries if isinstance(entries, type(self.array)) else np.asarray(entries)
 
 
-class ElementDomain:
-    """What the domains share in which a stage is all of its elements: arrays, and torch tensors."""
-
-    def square_sum(
-        self: Any,
-        name: str,
-        x: Callable[..., Entry],
-        total: Any,
-        mean: Any,
-        shape: tuple[int, int],
-    ) -> Any:
-        """As it says: deviations, squared and added up."""
-        if mean is None:
-            return self.sum(name, shape[:1], shape[1], lambda row, k: x(row, k) ** 2)
-        return self.sum(name, shape[:1], shape[1], lambda row, k: (x(row, k) - mean[row]) ** 2)
-
-    def tokens(self, length: int) -> int:
-        """Return the number."""
-        return length
-
-    def choose(self: Any, comparison: Any, yes: Entry, no: Entry) -> Any:
-        """Choose elementwise: both were read at places that exist."""
-        return np.where(self.condition(comparison), yes, no)
-
-    def bounds(self, tensor: Any) -> tuple[int, int]:
-        """Those of the type: elements need no more."""
-        return dtype_bounds(tensor.dtype)
+def _plain(index: Any) -> Any:
+    """Array of an index or a comparison of indices; values that are used as such are arrays."""
+    return np.asarray(index) if isinstance(index, (int, np.ndarray, np.generic)) else index
 
 
-class ArrayDomain(ElementDomain):
+class ArrayDomain:
     """See the module, and `ibert_tvm.relay_passes.integer.domain`.
 
     Parameters
@@ -153,23 +184,33 @@ class ArrayDomain(ElementDomain):
         Sequences.
     where : str
         The operator, for messages.
-    kind : type
-        ``numpy.int64``, or ``object`` for unbounded integers.
+    numbers : Numbers
+        What arrays are made of.
+    stages : dict of str to ArrayTensor, optional
+        Where to keep intermediates, by name.
     """
 
-    def __init__(self, batch: int, where: str, kind: Any = np.int64) -> None:
-        self.batch = batch
-        self.where = where
-        self.kind = kind
-        self.stages: dict[str, ArrayTensor] = {}
+    def __init__(
+        self,
+        batch: int,
+        where: str,
+        numbers: Numbers,
+        stages: dict[str, ArrayTensor] | None = None,
+    ) -> None:
+        self.batch, self.where, self.numbers, self._stages = batch, where, numbers, stages
+
+    def stage(self, name: str, array: Array, dtype: str = "") -> ArrayTensor:
+        """Name an intermediate."""
+        tensor = ArrayTensor(array, dtype or "int64", self.numbers)
+        if self._stages is not None:
+            self._stages[name] = tensor
+        return tensor
 
     def define(
         self, name: str, shape: tuple[int, ...], entry: Callable[..., Entry], dtype: str = ""
     ) -> ArrayTensor:
         """Apply the function to the mesh."""
-        value = np.broadcast_to(np.asarray(entry(*mesh(shape))), shape)
-        self.stages[name] = ArrayTensor(value, dtype, self.kind)
-        return self.stages[name]
+        return self.stage(name, self.numbers.array(entry(*mesh(shape)), shape), dtype)
 
     def sum(
         self,
@@ -180,7 +221,9 @@ class ArrayDomain(ElementDomain):
         dtype: str = "",
     ) -> ArrayTensor:
         """Sum over the last axis of the mesh."""
-        return self._reduced(np.sum, name, (*shape, extent), entry, dtype)
+        whole = (*shape, extent)
+        terms = self.numbers.array(entry(*mesh(whole)), whole)
+        return self.stage(name, terms.sum(axis=-1), dtype)
 
     def max(
         self,
@@ -191,179 +234,191 @@ class ArrayDomain(ElementDomain):
         dtype: str = "",
     ) -> ArrayTensor:
         """Largest of the last axis of the mesh."""
-        return self._reduced(np.max, name, (*shape, extent), entry, dtype)
+        whole = (*shape, extent)
+        terms = self.numbers.array(entry(*mesh(whole)), whole)
+        return self.stage(name, terms.max(axis=-1), dtype)
 
-    def _reduced(
+    def square_sum(
         self,
-        reduce: Callable[..., Any],
         name: str,
-        whole: tuple[int, ...],
-        entry: Callable[..., Entry],
-        dtype: str,
+        x: Callable[..., Entry],
+        total: ArrayTensor | None,
+        mean: ArrayTensor | None,
+        shape: tuple[int, int],
     ) -> ArrayTensor:
-        terms = np.broadcast_to(np.asarray(entry(*mesh(whole)), self.kind), whole)
-        self.stages[name] = ArrayTensor(reduce(terms, axis=-1), dtype, self.kind)
-        return self.stages[name]
+        """As it says: deviations, squared and added up."""
+        if mean is None:
+            return self.sum(name, shape[:1], shape[1], lambda row, k: x(row, k) ** 2)
+        return self.sum(name, shape[:1], shape[1], lambda row, k: (x(row, k) - mean[row]) ** 2)
 
     def linear(self, x: ArrayTensor, weight: ArrayTensor, bias: ArrayTensor) -> ArrayTensor:
         """Multiply exactly."""
-        product = _product(x.array, weight.array.T)
-        return ArrayTensor(product + bias.array, "int32", self.kind)
+        product = self.numbers.product(x.array, weight.array.T, x.largest, weight.largest)
+        return ArrayTensor(product + bias.array, "int32", self.numbers)
 
     def distance_products(self, x: ArrayTensor, table: ArrayTensor, heads: int) -> ArrayTensor:
         """Multiply with the vectors of all distances, and pick those of each token."""
         rows, channels = x.shape
         length, distances = rows // self.batch, table.shape[1]
         by_head = x.array.reshape(rows, heads, -1).swapaxes(0, 1)
-        products = _product(by_head, table.array.reshape(heads, channels // heads, distances))
+        vectors = table.array.reshape(heads, channels // heads, distances)
+        products = self.numbers.product(by_head, vectors, x.largest, table.largest)
         products = products.swapaxes(0, 1).reshape(self.batch, length, heads, distances)
         place = np.arange(length)
         column = place[None, :] - place[:, None] + distances // 2
         picked = np.take_along_axis(products, column[None, :, None, :], axis=3)
-        self.stages["products"] = ArrayTensor(picked, "int32", self.kind)
-        return self.stages["products"]
+        return self.stage("products", picked, "int32")
 
     def heads(self, attention: Any, operands: Mapping[str, ArrayTensor]) -> _ArrayHeads:
-        """See one sequence by heads."""
+        """See all sequences by heads."""
         return _ArrayHeads(self, attention, operands)
 
-    def lookup(self, value: np.ndarray, rows: int, source: ArrayTensor) -> np.ndarray:
+    def lookup(self, value: Array, rows: int, source: ArrayTensor) -> Array:
         """Check that there are such rows."""
-        if value.size and not (value.min() >= 0 and value.max() < rows):
+        low, high = self.numbers.bounds(value) if value.size else (0, 0)
+        if low < 0 or high >= rows:
             raise RangeError(
-                f"ids in [{value.min()}, {value.max()}]",
+                f"ids in [{low}, {high}]",
                 self.where,
                 f"the table has {rows} rows",
                 "use the tokenizer of this model, and no more tokens than it has positions",
             )
         return self.index(value)
 
-    def index(self, value: np.ndarray) -> np.ndarray:
+    def index(self, value: Array) -> Array:
         """Index arrays are int64, whatever values are."""
         return value.astype(np.int64)
 
-    def number(self, index: Index, low: int, high: int) -> np.ndarray:
+    def number(self, index: Index, low: int, high: int) -> Array:
         """Return the index."""
-        return np.asarray(index).astype(self.kind)
+        number: Array = _plain(index).astype(self.numbers.kind)
+        return number
 
-    def condition(self, comparison: Any) -> np.ndarray:
+    def tokens(self, length: int) -> int:
+        """Return the number."""
+        return length
+
+    def condition(self, comparison: Any) -> Any:
         """Return the comparison."""
-        return np.asarray(comparison)
+        return _plain(comparison)
 
-    def at_most(self, index: Index, bound: int) -> np.ndarray:
+    def choose(self, comparison: Any, yes: Entry, no: Entry) -> Array:
+        """Choose elementwise: both were read at places that exist."""
+        return cast(Array, np.where(self.condition(comparison), yes, no))
+
+    def at_most(self, index: Index, bound: int) -> Array:
         """``min(index, bound)``."""
-        return np.asarray(np.minimum(np.asarray(index), bound))
+        limited: Array = np.minimum(_plain(index), bound)
+        return limited
 
-    def at_least(self, index: Index, bound: int) -> np.ndarray:
+    def at_least(self, index: Index, bound: int) -> Array:
         """``max(index, bound)``."""
-        return np.asarray(np.maximum(np.asarray(index), bound))
+        limited: Array = np.maximum(_plain(index), bound)
+        return limited
 
     def row_of_token(
         self, x: ArrayTensor, slots: ArrayTensor | None, batch: Index, token: Index
-    ) -> np.ndarray:
+    ) -> Array:
         """See the protocol."""
         if slots is None:
-            return np.asarray(batch * (x.shape[0] // self.batch) + token)
+            row: Array = _plain(batch * (x.shape[0] // self.batch) + token)
+            return row
         return self.at_least(self.index(slots[batch, token]), 0)
 
-
-def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """``a @ b`` without loss, in the kind of integers that `a` has."""
-    return a @ b if a.dtype == object else exact_matmul(a, b)
+    def bounds(self, tensor: ArrayTensor) -> tuple[int, int]:
+        """Those of the type: elements need no more."""
+        return dtype_bounds(tensor.dtype)
 
 
 class _ArrayHeads(HeadStages):
-    """One sequence, [1, H, s, ...]: evaluation takes sequences one by one, which bounds memory."""
+    """Operands of attention by heads, [b, H, s, ...]."""
 
     def __init__(
         self, domain: ArrayDomain, attention: Any, operands: Mapping[str, ArrayTensor]
     ) -> None:
-        self.count = attention.num_heads
-        length, channels = operands["q"].shape
-        super().__init__(domain, attention, operands, (1, self.count), length, length)
+        count = attention.num_heads
+        rows, channels = operands["q"].shape
+        length = rows // domain.batch
+        super().__init__(domain, attention, operands, (domain.batch, count), length, length)
         self.key_count = length
-        self.channels = channels // self.count
+        self.channels = channels // count
         self.q, self.k, self.v = (self._split(operands[name].array) for name in "qkv")
-        self.key_heads = self.k.shape[1]
         self.tokens = operands.get("tokens")
-        self._products = self._reduced("score", self._by_head(self.q, self.k.swapaxes(-1, -2)))
-        terms = [self._products, *self.terms]
-        low, high = (sum(int(f(x.array)) for x in terms) for f in (np.min, np.max))
-        self.score_bounds = (low, high)
-        self.value_bounds = (int(self.v.min()), int(self.v.max()))
+        scores = self._by_head(self.q, self.k.swapaxes(-1, -2), 128, 128)
+        self._products = domain.stage("score", scores, "int32")
+        bounds = [domain.numbers.bounds(x.array) for x in (self._products, *self.terms)]
+        self.score_bounds = (sum(low for low, _ in bounds), sum(high for _, high in bounds))
+        self.value_bounds = domain.numbers.bounds(self.v)
 
-    def _reduced(self, name: str, array: np.ndarray) -> ArrayTensor:
-        tensor = ArrayTensor(array, "int32", self.domain.kind)
-        self.domain.stages[name] = tensor
-        return tensor
+    def _split(self, x: Array) -> Array:
+        return x.reshape(self.leading[0], self.rows, -1, self.channels).transpose(0, 2, 1, 3)
 
-    def _split(self, x: np.ndarray) -> np.ndarray:
-        return x.reshape(len(x), 1, -1, self.channels).transpose(1, 2, 0, 3)
-
-    def _by_head(self, x: np.ndarray, shared: np.ndarray) -> np.ndarray:
+    def _by_head(self, x: Array, shared: Array, largest_x: int, largest_shared: int) -> Array:
         """Products of what heads of queries have with what the heads of keys have.
 
         Those that share keys are rows of one product.
         """
-        together = x.reshape(1, self.key_heads, -1, x.shape[-1])
-        return _product(together, shared).reshape(*x.shape[:-1], -1)
+        together = x.reshape(len(x), shared.shape[1], -1, x.shape[-1])
+        product: Array = self.domain.numbers.product(together, shared, largest_x, largest_shared)
+        return product.reshape(*x.shape[:-1], -1)
 
-    def _place(self, token: Index) -> np.ndarray:
+    def _place(self, batch: Index, token: Index) -> Array:
         """Position of a token in its sequence, where padding is left out."""
-        if self.tokens is None:
-            return np.asarray(token)
-        return self.domain.index(self.tokens.array[np.asarray(token)])
+        place: Array = _plain(token)
+        return place if self.tokens is None else self.domain.index(self.tokens[batch, place])
 
     def kept_key(self, batch: Index, key: Index) -> Any:
         """By the mask."""
         if self.mask is None:
             return np.ones(np.asarray(key).shape, np.bool_)
-        return not_equal(self.mask[0, key], 0)
+        return not_equal(self.mask[batch, key], 0)
 
     def in_window(self, batch: Index, query: Index, key: Index) -> Any:
         """By the distance, and by the mask of pairs."""
-        distance = self._place(key) - self._place(query)
+        query_place, key_place = self.places(batch, query, key)
+        distance = key_place - query_place
         near = (distance >= -self.attention.before) & (distance <= self.attention.after)
-        return near if self.pairs is None else near & not_equal(self.pairs[query, key], 0)
+        return near if self.pairs is None else near & not_equal(self.pairs[batch, query, key], 0)
 
     def places(self, batch: Index, query: Index, key: Index) -> tuple[Index, Index]:
         """Those of packed tokens are told."""
-        return self._place(query), self._place(key)
-
-    def pair(self, *index: Index) -> tuple[Index, ...]:
-        """Of the only sequence there is."""
-        return (0, *index[1:])
+        return self._place(batch, query), self._place(batch, key)
 
     def products(self) -> ArrayTensor:
         """Q K^T."""
         return self._products
 
     def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> ArrayTensor:
-        """[1, H, s, s]."""
-        return self.per_score(name, entry)
+        """[b, H, s, s]."""
+        stage: ArrayTensor = self.per_score(name, entry)
+        return stage
 
     def row_max(self, name: str, scores: ArrayTensor) -> ArrayTensor:
         """Largest of the last axis."""
-        return self._reduced(name, scores.array.max(axis=-1))
+        stage: ArrayTensor = self.domain.stage(name, scores.array.max(axis=-1), "int32")
+        return stage
 
     def row_sum(self, name: str, x: ArrayTensor, largest: int) -> ArrayTensor:
         """Sum of the last axis."""
-        return self._reduced(name, x.array.sum(axis=-1))
+        stage: ArrayTensor = self.domain.stage(name, x.array.sum(axis=-1), "int32")
+        return stage
 
     def context(self, weights: ArrayTensor, largest: int) -> Callable[..., Entry]:
         """P V."""
-        product = self._reduced("context", self._by_head(weights.array, self.v))
-        return lambda b, h, i, d: product[b, h, i, d]
+        largest_value = VALUE_LIMIT if self.wide_values else 128
+        product = self._by_head(weights.array, self.v, largest, largest_value)
+        stage = self.domain.stage("context", product, "int32")
+        return lambda b, h, i, d: stage[b, h, i, d]
 
     def output(
         self, entry: Callable[..., Entry], multiplier: ArrayTensor, dtype: str
     ) -> ArrayTensor:
-        """[s, H D]."""
+        """[b s, H D]."""
 
         def channel(b: Index, h: Index, i: Index, d: Index) -> Entry:
-            factor = per_channel(multiplier, np.asarray(h * self.channels + d))
+            factor = per_channel(multiplier, _plain(h * self.channels + d))
             return entry(b, h, i, d, factor)
 
-        rows = self.define("attended", (self.key_count, self.channels), channel, dtype)
-        merged = rows.array.transpose(0, 2, 1, 3).reshape(self.key_count, -1)
-        return ArrayTensor(merged, dtype, self.domain.kind)
+        rows = self.define("attended", (self.rows, self.channels), channel, dtype)
+        merged = rows.array.transpose(0, 2, 1, 3).reshape(self.leading[0] * self.rows, -1)
+        return ArrayTensor(merged, dtype, self.domain.numbers)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import CompilerError, LoweringError, RangeError
-from .arrays import ArrayDomain, ArrayTensor
+from .arrays import Array, ArrayDomain, ArrayTensor, Numbers, NumpyNumbers
 from .operator import Operator, Serial
 from .program import Program, Step
-from .types import TensorType, dtype_bounds, is_per_token, rows_of
+from .types import TensorType, dtype_bounds, is_per_token, rows_of, static
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -104,8 +104,11 @@ def lookup(types: Mapping[str, TensorType], arrays: Arrays) -> dict[str, np.ndar
 
 
 def run_operator(
-    operator: Operator, operands: Mapping[str, np.ndarray], kind: Any = np.int64
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    operator: Operator,
+    operands: Arrays,
+    kind: type = np.int64,
+    stages: dict[str, np.ndarray] | None = None,
+) -> np.ndarray:
     """Evaluate one operator.
 
     Parameters
@@ -116,69 +119,106 @@ def run_operator(
         By name, in their storage types; hidden values are [batch, seq_len, channels].
     kind : type
         ``numpy.int64``, or ``object`` for integers without bounds.
+    stages : dict of str to numpy.ndarray, optional
+        Receives the intermediates by name, or of what meets the tokens of a sequence the least and
+        the largest entry of each.
 
     Returns
     -------
-    result : numpy.ndarray
+    numpy.ndarray
         Of `kind`, in the shape that the operator's type rule gives.
-    stages : dict of str to numpy.ndarray
-        Its intermediates, as far as they are arrays of their own.
     """
     if isinstance(operator, Serial):
-        return operator.evaluate(**operands), {}
+        return operator.evaluate(**operands)
     if operator.TRAITS.by_sequence:
-        return _by_sequence(operator, operands, kind)
-    batch = next(iter(operands.values())).shape[0]
-    domain = ArrayDomain(batch, operator.name, kind)
-    types = {name: TensorType(a.shape, str(a.dtype)) for name, a in operands.items()}
+        return _by_sequence(operator, operands, kind, stages)
+    dtypes = {name: str(array.dtype) for name, array in operands.items()}
+    made: dict[str, ArrayTensor] = {}
+    kept = None if stages is None else made
+    result = run_whole(operator, operands, dtypes, NumpyNumbers(kind), kept)
+    if stages is not None:
+        stages.update((name, tensor.array) for name, tensor in made.items())
+    return result
+
+
+def run_whole(
+    operator: Operator,
+    operands: Mapping[str, Array],
+    dtypes: Mapping[str, str],
+    numbers: Numbers,
+    stages: dict[str, ArrayTensor] | None = None,
+) -> Array:
+    """Run the body of an operator on all sequences at once.
+
+    Parameters
+    ----------
+    operator : Operator
+        What is computed; not `Serial`.
+    operands : mapping of str to Array
+        By name; hidden values are [batch, seq_len, channels].
+    dtypes : mapping of str to str
+        Their storage types.
+    numbers : Numbers
+        What their arrays are made of.
+    stages : dict of str to ArrayTensor, optional
+        Receives the intermediates.
+
+    Returns
+    -------
+    Array
+        In the shape that the operator's type rule gives.
+    """
+    domain = ArrayDomain(next(iter(operands.values())).shape[0], operator.name, numbers, stages)
+    types = {name: TensorType(tuple(a.shape), dtypes[name]) for name, a in operands.items()}
     split = operator.rows_per_token(types)
     tensors = {}
     for operand in operator.OPERANDS:
-        if operand.name in operands:
-            array = operands[operand.name]
-            if is_per_token(array.shape) or (split > 1 and not operand.is_constant):
-                array = array.reshape(rows_of(array.shape, split))
-            tensors[operand.name] = ArrayTensor(array, str(array.dtype), kind)
-    result = _array(operator.body(domain, **tensors))
-    shape: Any = operator.result_type(types).shape
-    return result.reshape(shape), {name: t.array for name, t in domain.stages.items()}
-
-
-def _array(tensor: Any) -> np.ndarray:
-    assert isinstance(tensor, ArrayTensor)
-    return tensor.array
+        if operand.name not in operands:
+            continue
+        shape = tuple(operands[operand.name].shape)
+        array = numbers.array(operands[operand.name], shape)
+        by_row = is_per_token(shape) or (split > 1 and not operand.is_constant)
+        if by_row and not operand.by_pair:
+            array = array.reshape(rows_of(shape, split))
+        tensors[operand.name] = ArrayTensor(array, dtypes[operand.name], numbers)
+    result = operator.body(domain, **tensors)
+    assert isinstance(result, ArrayTensor)
+    return result.array.reshape(static(operator.result_type(types).shape))
 
 
 def _by_sequence(
-    operator: Operator, operands: Mapping[str, np.ndarray], kind: Any
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    operator: Operator, operands: Arrays, kind: type, stages: dict[str, np.ndarray] | None
+) -> np.ndarray:
     """Evaluate one sequence at a time, which bounds the memory of what has a row per token."""
-    operands = dict(operands)
+    numbers, operands = NumpyNumbers(kind), dict(operands)
     batch, length, channels = next(iter(operands.values())).shape
     starts = operands.pop("starts", np.arange(batch + 1) * length)
-    by_token = {operand.name for operand in operator.OPERANDS if operand.by_token}
-    shapes = {operand.name: operand.shape for operand in operator.OPERANDS}
+    known = {operand.name: operand for operand in operator.OPERANDS}
     result = np.zeros((batch * length, channels), kind)
-    stages: dict[str, np.ndarray] = {}
     for item in range(batch):
         rows = slice(int(starts[item]), int(starts[item + 1]))
         if rows.start == rows.stop:
             continue
         tensors = {}
         for name, array in operands.items():
-            if name in by_token:
+            if known[name].by_token:
                 array = array.reshape(1, -1)[:, rows]
-            elif shapes[name] == "b s H s":
-                array = array[item : item + 1]  # pairs of tokens are never packed
-            elif shapes[name].startswith("b s "):
+            elif known[name].by_pair:
+                array = array[item : item + 1]  # never packed
+            elif known[name].shape.startswith("b s "):
                 array = array.reshape(-1, array.shape[-1])[rows]
-            tensors[name] = ArrayTensor(array, str(array.dtype), kind)
-        domain = ArrayDomain(1, operator.name, kind)
-        result[rows] = _array(operator.body(domain, **tensors))
-        for name, tensor in domain.stages.items():
-            seen = [*([stages[name]] if name in stages else []), tensor.array.reshape(-1)]
-            stages[name] = np.array([min(a.min() for a in seen), max(a.max() for a in seen)])
-    return result.reshape(batch, length, channels), stages
+            whole = numbers.array(array, array.shape)
+            tensors[name] = ArrayTensor(whole, str(array.dtype), numbers)
+        made: dict[str, ArrayTensor] = {}
+        domain = ArrayDomain(1, operator.name, numbers, None if stages is None else made)
+        merged = operator.body(domain, **tensors)
+        assert isinstance(merged, ArrayTensor)
+        result[rows] = merged.array
+        if stages is not None:
+            for name, tensor in made.items():
+                seen = [*([stages[name]] if name in stages else []), tensor.array.reshape(-1)]
+                stages[name] = np.array([min(a.min() for a in seen), max(a.max() for a in seen)])
+    return result.reshape(batch, length, channels)
 
 
 def evaluate(
@@ -234,7 +274,7 @@ def evaluate_all(
     program = as_program(module, function)
     values = lookup({**program.inputs, **program.parameters}, {**parameters, **inputs})
     for step, operands in _steps(program, values):
-        result, _stages = run_operator(step.operator, operands)
+        result = run_operator(step.operator, operands)
         values[step.name] = _store(result, step.type.dtype, step.name)
     made = {step.name: values[step.name] for step in program.steps}
     return [values[name] for name in program.outputs], made

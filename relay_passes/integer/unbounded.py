@@ -48,7 +48,8 @@ def check_unbounded(
     found = []
     for step in program.steps:
         operands = {name: values[value] for name, value in step.operands.items()}
-        result, stages = run_operator(step.operator, operands, kind)
+        stages: dict[str, np.ndarray] = {}
+        result = run_operator(step.operator, operands, kind, stages)
         proven = intervals[step.name]
         seen = {step.name: ((proven.low, proven.high), result)}
         seen |= {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.relay_passes.integer.arrays import ArrayDomain, ArrayTensor
+from ibert_tvm.relay_passes.integer.arrays import NumpyNumbers
+from ibert_tvm.relay_passes.integer.evaluate import run_whole
 from ibert_tvm.relay_passes.integer.operators.rms_norm import RmsNorm
 from ibert_tvm.relay_passes.integer.operators.rms_norm_short import RmsNormShort
 from ibert_tvm.relay_passes.integer.row_norm import ScaledNorm
@@ -29,9 +30,8 @@ def operator(form: str, scale: float, epsilon: float, shift: int, channels: int)
 def run(form: str, x: np.ndarray, gamma: np.ndarray, scale: float, epsilon: float) -> np.ndarray:
     affine = LayerNormAffine.from_scale(gamma, np.zeros_like(gamma), OUT)
     record = operator(form, scale, epsilon, affine.shift, gamma.size)
-    domain = ArrayDomain(1, "n")
-    x, gain = ArrayTensor(x.astype(np.int64), "int16"), ArrayTensor(affine.gain, "int32")
-    return record.body(domain, x=x, gain=gain).array * OUT
+    operands = {"x": x.astype(np.int64), "gain": affine.gain}
+    return run_whole(record, operands, {"x": "int16", "gain": "int32"}, NumpyNumbers()) * OUT
 
 
 def reference(x: np.ndarray, gamma: np.ndarray, epsilon: float) -> np.ndarray:

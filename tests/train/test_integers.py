@@ -7,8 +7,13 @@ import pytest
 import torch
 
 from ibert_tvm.relay_passes.errors import RangeError
-from ibert_tvm.train.domain import exact_product
+from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
+from ibert_tvm.relay_passes.integer.operators.attention import Attention
+from ibert_tvm.relay_passes.integer.program import Program, Step
+from ibert_tvm.relay_passes.integer.types import TensorType
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.train.integers import IntegerProgram
+from ibert_tvm.train.numbers import exact_product
 from tests.examples import examples
 from tests.golden.models import MODELS, evaluated, inputs, quantized
 
@@ -24,6 +29,34 @@ def test_every_integer_is_that_of_the_reference(name: str) -> None:
     assert found.keys() == wanted.keys()
     for key, values in found.items():
         np.testing.assert_array_equal(values.numpy(), wanted[key], err_msg=key)
+
+
+def test_attention_reads_the_mask_of_pairs() -> None:
+    """No importer makes one, so no golden model has it."""
+    batch, length, channels, heads = 2, 5, 8, 2
+    random = np.random.default_rng(5)
+    arrays = {
+        name: random.integers(-127, 128, (batch, length, channels)).astype("int8") for name in "qkv"
+    }
+    arrays["pair_mask"] = random.integers(0, 2, (batch, length, length)).astype("int8")
+    parameters = {"multiplier": np.array([20000], np.int16)}
+    types = {
+        name: TensorType(array.shape, str(array.dtype))
+        for name, array in (arrays | parameters).items()
+    }
+    exponential = ShortExponential.from_scale(0.0002)
+    operator = Attention("a", heads, "short", exponential, shift=7, low=-127, high=127)
+    operands = {name: name for name in types}
+    steps = (Step(operator, operands, operator.result_type(types)),)
+    constant = {"multiplier": types.pop("multiplier")}
+    program = Program(types, constant, steps, ("a",))
+    _, wanted = evaluate_all(program, arrays, parameters)
+    given = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    found = IntegerProgram(program, parameters, torch.device("cpu")).run(given)
+    np.testing.assert_array_equal(found["a"].numpy(), wanted["a"])
+    arrays["pair_mask"] = np.ones_like(arrays["pair_mask"])
+    _, unmasked = evaluate_all(program, arrays, parameters)
+    assert (unmasked["a"] != wanted["a"]).any()
 
 
 @pytest.mark.parametrize(
