@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument
 
 from ..common.errors import UsageError
-from ..frontend.folder_files import is_source
 from .bare_metal import inspect_package
 from .gpu import device_statements, kernel_table
 from .inspect_model import inspect_model
@@ -48,6 +47,8 @@ def command(
 ) -> CommandResult:
     """Show what a quantised model or a library holds, or what importing a model would match."""
     from ibert_tvm.targets.bare_metal import is_package
+
+    from ..frontend.folder_files import is_source
 
     path = path.expanduser()
     if not path.exists():
