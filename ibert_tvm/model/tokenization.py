@@ -174,7 +174,8 @@ class Tokenizer:
         Raises
         ------
         InputError
-            If there is no text, one is empty, one is not a string, or one gives no token.
+            If there is no text, one is empty, one is not a string or has half of a surrogate pair,
+            or one gives no token.
         """
         items = [_checked(text, index, allow_empty) for index, text in enumerate(texts)]
         if not items:
@@ -215,7 +216,8 @@ class Tokenizer:
         Raises
         ------
         InputError
-            If a text is empty, is no string, gives no token, or leaves no room in a window.
+            If a text is empty, is no string, has half of a surrogate pair, gives no token, or
+            leaves no room in a window.
         """
         _checked(text, 0)
         pair = isinstance(text, tuple)
@@ -361,6 +363,16 @@ def _checked(text: object, index: int, allow_empty: bool = False) -> str | tuple
             why="it holds no character other than white space",
             todo="leave empty texts out",
         )
+    for part in parts:
+        try:
+            part.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"text {index} is no Unicode text",
+                why=f"character {error.start} is half of a surrogate pair, "
+                f"U+{ord(part[error.start]):04X}",
+                todo="cut texts between characters, not between UTF-16 units",
+            ) from error
     longest = max(map(len, parts))
     if longest > MAX_CHARACTERS:
         raise InputError(

@@ -119,6 +119,22 @@ def test_empty_text(wordpiece: Tokenizer, text: str | tuple[str, str]) -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["Hi \ud83d", ("hello", "Hi \ud83d\udc4b")])
+@pytest.mark.parametrize("allow_empty", [False, True])
+def test_half_a_surrogate_pair(
+    wordpiece: Tokenizer, text: str | tuple[str, str], allow_empty: bool
+) -> None:
+    with pytest.raises(InputError) as caught:
+        wordpiece.encode(["hello", text], max_length=8, allow_empty=allow_empty)
+    assert str(caught.value) == (
+        "text 1 is no Unicode text\n"
+        "  why: character 3 is half of a surrogate pair, U+D83D\n"
+        "  what to do: cut texts between characters, not between UTF-16 units"
+    )
+    with pytest.raises(InputError, match=r"^text 0 is no Unicode text"):
+        wordpiece.windows(text, max_length=8)
+
+
 def test_empty_texts_are_special_tokens_where_they_are_allowed(wordpiece: Tokenizer) -> None:
     batch = wordpiece.encode(["hello", "", ("", "hello")], max_length=8, allow_empty=True)
     np.testing.assert_array_equal(batch.input_ids, [[2, 4, 3, 0], [2, 3, 0, 0], [2, 3, 4, 3]])

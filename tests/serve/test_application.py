@@ -244,6 +244,9 @@ def test_a_request_that_takes_too_long_is_given_up_and_not_computed(
     served(names=("embedding",), timeout_seconds=1.0, batch_tokens=1)(use)
 
 
+_JSON = {"content-type": "application/json"}
+
+
 @pytest.mark.parametrize(
     ("path", "request_", "status", "message"),
     [
@@ -271,6 +274,16 @@ def test_what_cannot_be_answered(
         assert message in answer.json()["error"]["message"]
 
     served(texts=8, queue_tokens=64)(use)
+
+
+def test_half_a_surrogate_pair_is_the_fault_of_the_request(served: Callable[..., Run]) -> None:
+    async def use(client: Any) -> None:
+        content = b'{"input": ["fine", "Hello \\ud83d"]}'
+        answer = await client.post("/v1/embeddings", content=content, headers=_JSON)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("text 1 is no Unicode text")
+
+    served()(use)
 
 
 def test_what_is_no_document_or_too_large(served: Callable[..., Run]) -> None:
