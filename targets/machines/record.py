@@ -217,6 +217,10 @@ class Machine:
     emulator: Emulator | None
     system: Linux | BareMetal
 
+    def __repr__(self) -> str:
+        # Part of keys that outlive a process, which addresses of functions do not.
+        return f"Machine({self.name!r})"
+
     def __post_init__(self) -> None:
         for part in ("name", "title", "elf_machine", "float_abis"):
             self._require(bool(getattr(self, part)), f"{part} is empty")

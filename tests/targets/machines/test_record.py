@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ibert_tvm.targets import get_target
+from ibert_tvm.targets import get_target, list_targets
 from ibert_tvm.targets.machines import MACHINES, BareMetal, Emulator, Linux, Machine
 from ibert_tvm.targets.machines.aarch64 import AARCH64
 from ibert_tvm.targets.machines.arm import ARM
@@ -26,6 +26,12 @@ _OTHER = Linux(names=("x",), runtimes=("onnx",))
 
 def test_every_file_has_a_machine() -> None:
     assert {one.name: one for one in (AARCH64, ARM, THUMB, X86_64)} == MACHINES
+
+
+def test_a_description_has_one_text_in_every_process() -> None:
+    """Libraries that `Encoder` makes are found again by it."""
+    assert len(list_targets()) > 10
+    assert [d for d in map(repr, list_targets()) if " at 0x" in d] == []
 
 
 @pytest.mark.parametrize("part", ["is_floating_point", "elf_machine", "toolchains", "system"])
