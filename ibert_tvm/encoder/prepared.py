@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.errors import UsageError
 from ..common.files import files_sha256, locked
@@ -28,9 +28,6 @@ from ..model.tokenization import Tokenizer
 from ..quantization.post_training import quantize_by_default
 from ..texts import data_file
 from ..version import __version__
-
-if TYPE_CHECKING:
-    pass
 
 _logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Where the scales of a model come from: chosen by calibration, or those that it came with.
 
-`scale_source` decides once; everybody who has to know asks the source that it returns.
+`scale_source` decides once; callers ask the source that it returns.
 """
 
 from __future__ import annotations
