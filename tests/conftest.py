@@ -18,6 +18,8 @@ from tests.examples import spread  # noqa: E402
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.load_profile("default")
 
+pytest_plugins = ["tests.snapshots"]
+
 
 def pytest_collectstart() -> None:
     """Collect no garbage while modules are imported: nearly all they make stays."""
