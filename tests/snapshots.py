@@ -13,9 +13,11 @@ import re
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+E = TypeVar("E", bound=BaseException)
 ROOT = Path(__file__).resolve().parent.parent
 RECORD = "errors.txt"
 UPDATE = "--update-snapshots"
@@ -88,12 +90,12 @@ class Messages:
 
     @contextmanager
     def raises(
-        self, kind: type[BaseException] | tuple[type[BaseException], ...], **parts: object
-    ) -> Iterator[pytest.ExceptionInfo[BaseException]]:
-        """Expect an error with the recorded message; `parts` as for `check`."""
+        self, kind: type[E] | tuple[type[E], ...], **parts: object
+    ) -> Iterator[pytest.ExceptionInfo[E]]:
+        """Expect an error with the recorded class and message; `parts` as for `check`."""
         with pytest.raises(kind) as caught:
             yield caught
-        self.check(str(caught.value), **parts)
+        self.check(f"{caught.type.__name__}: {caught.value}", **parts)
 
     def check(self, text: str, **parts: object) -> None:
         """Compare a text with the record.

@@ -19,7 +19,7 @@ def test_word(messages, word, tmp_path):
 """
 RECORD = """\
 ## test_it.py::test_word[long]
-no {word}
+ValueError: no {word}
   where: {tmp_path}/a
   at {address}
 
@@ -29,7 +29,7 @@ again
 {tmp}/other 2
 
 ## test_it.py::test_word[short]
-no {word}
+ValueError: no {word}
   where: {tmp_path}/a
   at {address}
 
