@@ -10,13 +10,10 @@ from benchmarks.models import MODELS, Cell, ModelSpec
 
 __all__ = ["PAPER_MODELS", "PAPER_SHAPES", "SPECS", "Task", "cosine", "paper_tasks", "pooled"]
 
-# BERT-Tiny is for tests of the benchmark itself; those of two layers stand for the whole models in
-# the estimate, since all layers but the last differ in constants only.
+# BERT-Tiny is for tests of the benchmark itself.
 SPECS: dict[str, ModelSpec] = {
     **MODELS,
     "bert-tiny": ModelSpec("bert-tiny", 2, 128, 2, 512, ("1x32", "1x128")),
-    "bert-base-short": ModelSpec("bert-base-short", 2, 768, 12, 3072, ("1x128",)),
-    "bert-large-short": ModelSpec("bert-large-short", 2, 1024, 16, 4096, ("1x128",)),
 }
 PAPER_MODELS = ("bert-base", "bert-large")
 # Table 3 of I-BERT (Kim et al., ICML 2021): sequence 128 and 256, batch 1, 2, 4, 8.
