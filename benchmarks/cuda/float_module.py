@@ -222,7 +222,7 @@ def build_float_library(
     from tvm import relax
 
     from ibert_tvm.targets import get_target
-    from ibert_tvm.targets.cuda.compile import compile_device_code, host_images, source_modules
+    from ibert_tvm.targets.cuda.compile import compile_device_code, source_modules
     from ibert_tvm.targets.export import export_library
 
     description = get_target(f"cuda:{'+'.join(architectures)}")
@@ -240,6 +240,5 @@ def build_float_library(
             place.write_text(source)
             return compile_fat_binary(place, architectures)
 
-    with host_images(make_image):
-        device = compile_device_code(executable, description, {}, {})
+    device = compile_device_code(executable, description, {}, {}, make_image=make_image)
     export_library(executable, {}, {}, description, path, device=device)

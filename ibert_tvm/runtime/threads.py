@@ -14,7 +14,7 @@ def _environment_threads() -> int | None:
     return None
 
 
-# The user's wish, read once: `_configure_threads` has to set the variable itself.
+# The user's wish, read once: `configure_threads` has to set the variable itself.
 _WISHED_THREADS = _environment_threads()
 
 
@@ -72,11 +72,8 @@ def concurrent_calls() -> int:
     return 2 * processors()
 
 
-_configured_threads: int | None = None
-
-
 def configure_threads(count: int) -> None:
-    """Set the size of TVM's thread pool, which the process has one of.
+    """Set the size of TVM's thread pool, which each thread that runs kernels has one of.
 
     The pool's threads are made once, at the first configuration or when TVM first runs something:
     one per processor, or `count` if that is more, so that a process can go from one thread to
@@ -87,20 +84,12 @@ def configure_threads(count: int) -> None:
     count : int
         Threads that kernels use from now on, the calling one included.
     """
-    global _configured_threads
-    if _configured_threads == count:
-        return
     from .tvm_runtime import load_runtime
 
-    configure = load_runtime().get_global_func("runtime.config_threadpool")
-    if _configured_threads is None:
-        most = max(count, os.cpu_count() or 1)
-        # TVM caps the pool at this variable, or else at half the processors, so that
-        # config_threadpool alone cannot use them all.
-        os.environ["TVM_NUM_THREADS"] = str(most)
-        # Unless told not to, TVM pins the calling thread to a processor: everything else that the
-        # process does in it, and every thread and process that it starts, would share that one.
-        os.environ.setdefault("TVM_BIND_THREADS", "0")
-        configure(1, most)
-    configure(1, count)
-    _configured_threads = count
+    # TVM caps the pool at this variable, or else at half the processors, so that
+    # config_threadpool alone cannot use them all.
+    os.environ["TVM_NUM_THREADS"] = str(max(count, os.cpu_count() or 1))
+    # Unless told not to, TVM pins the calling thread to a processor: everything else that the
+    # process does in it, and every thread and process that it starts, would share that one.
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+    load_runtime().get_global_func("runtime.config_threadpool")(1, count)

@@ -11,7 +11,6 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +48,6 @@ _CREATE = "ffi.Module.create.cuda"
 _KIND = "cuda"
 # TVM's registry is one per process.
 _REGISTRY_LOCK = threading.RLock()
-_HOST_IMAGES: ContextVar[ImageMaker | None] = ContextVar("host_images", default=None)
 
 
 @dataclass(frozen=True)
@@ -76,23 +74,6 @@ class DeviceCode:
     source: str
     audits: tuple[KernelAudit, ...] = ()
     report: Mapping[str, Any] = field(default_factory=dict)
-
-
-@contextlib.contextmanager
-def host_images(maker: ImageMaker) -> Iterator[None]:
-    """Make the images of every build inside by `maker` instead of nvcc; nothing is audited.
-
-    Parameters
-    ----------
-    maker
-        Takes the complete source and the target, returns the image. Tests compile kernels for a
-        stand-in GPU with it.
-    """
-    token = _HOST_IMAGES.set(maker)
-    try:
-        yield
-    finally:
-        _HOST_IMAGES.reset(token)
 
 
 @contextlib.contextmanager
@@ -145,6 +126,7 @@ def compile_device_code(
     roles: Mapping[str, KernelRole],
     launches: Mapping[str, Launch],
     dump: Path | None = None,
+    make_image: ImageMaker | None = None,
 ) -> DeviceCode:
     """Compile the CUDA source of an executable, and audit it.
 
@@ -160,6 +142,8 @@ def compile_device_code(
         How device kernels are launched, by name.
     dump
         Folder that receives the source, and per architecture the disassembly.
+    make_image
+        What makes an image of the complete source in place of nvcc; it is not audited.
 
     Returns
     -------
@@ -176,10 +160,9 @@ def compile_device_code(
     generated = _source(executable.mod)
     source = with_headers(generated)
     _write(dump, "kernels.cu", source)
-    maker = _HOST_IMAGES.get()
-    if maker is not None:
+    if make_image is not None:
         report = {"architectures": list(gpu.architectures), "ptx": False, "kernels": []}
-        return DeviceCode(maker(source, description), generated, report=report)
+        return DeviceCode(make_image(source, description), generated, report=report)
     toolchain = find_cuda_toolchain(description.name)
     check_architectures(toolchain, gpu.architectures, description.name)
     made = _machine_code(source, description, toolchain, roles, dump)

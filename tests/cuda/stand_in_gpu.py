@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -311,12 +312,13 @@ def images_for_stand_in(observed: bool = False) -> Iterator[None]:
     observed
         Check every access to memory when it runs.
     """
-    from ibert_tvm.targets.cuda.compile import host_images
+    from ibert_tvm.targets.cuda import compile as device_code
 
     def make(source: str, description: TargetDescription) -> bytes:
         return target_image(source, description, observed, optimised=True)
 
-    with host_images(make):
+    compile_with_host = functools.partial(device_code.compile_device_code, make_image=make)
+    with mock.patch.object(device_code, "compile_device_code", compile_with_host):
         yield
 
 

@@ -14,7 +14,6 @@ from ibert_tvm.targets.cuda.audit import KernelRole
 from ibert_tvm.targets.cuda.compile import (
     DEVICE_CODE,
     compile_device_code,
-    host_images,
     kernel_roles,
     source_modules,
     with_all_registers,
@@ -73,8 +72,7 @@ def test_the_source_is_compiled_with_all_headers(tmp_path: Path) -> None:
         seen.append((source, target.name))
         return b"image"
 
-    with host_images(make):
-        device = compile_device_code(executable, get_target("t4"), roles, {}, tmp_path)
+    device = compile_device_code(executable, get_target("t4"), roles, {}, tmp_path, make)
     ((source, name),) = seen
     assert name == "t4"
     headers = sorted(path.name for path in DEVICE_CODE.glob("*.cuh"))
