@@ -220,7 +220,12 @@ def compile(
         If the database is missing, damaged, or of another target.
     """
     from ibert_tvm.relay_passes.emit import KernelLayout
-    from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+    from ibert_tvm.relay_passes.passes import (
+        IntegerProgram,
+        TargetKind,
+        lower_to_kernels,
+        phases_of,
+    )
     from ibert_tvm.relay_passes.passes.check_integer_only import CheckIntegerOnly
     from ibert_tvm.relay_passes.passes.narrow_inputs import NarrowInputs
     from ibert_tvm.schedules import schedule_module
@@ -255,11 +260,8 @@ def compile(
         program = IntegerProgram(quantized.module, quantized.parameters)
         if runtime == "none":  # a C program has ids of 32 bits
             program = NarrowInputs()(program)
-        compact = description.system == "bare-metal"  # its memory holds the code
-        gpu = description.gpu is not None  # where counting is slow, and a launch costs
-        lowered = lower_to_kernels(
-            program, layout, shapes, dump, compact=compact, pack=not gpu, into_norms=gpu
-        )
+        phases = phases_of(TargetKind.of(description))
+        lowered = lower_to_kernels(program, layout, shapes, dump, phases)
     with phase("schedule"):
         module = schedule_module(lowered.program.module, description, tuned)
         dump("schedule", module)

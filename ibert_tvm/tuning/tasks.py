@@ -87,13 +87,19 @@ def find_tasks(
     from tvm import relax
 
     from ibert_tvm.relay_passes.emit import KernelLayout
-    from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+    from ibert_tvm.relay_passes.passes import (
+        IntegerProgram,
+        TargetKind,
+        lower_to_kernels,
+        phases_of,
+    )
     from ibert_tvm.relay_passes.passes.share_kernels import called_kernels
     from ibert_tvm.schedules.tuning import tile_space, workload_key
 
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
     program = IntegerProgram(quantized.module, quantized.parameters)
-    lowered = lower_to_kernels(program, layout, shapes, pack=description.gpu is None)
+    phases = phases_of(TargetKind.of(description))
+    lowered = lower_to_kernels(program, layout, shapes, phases=phases)
     module = lowered.program.module
     found: dict[str, KernelTask] = {}
     for function in module.functions.values():

@@ -7,6 +7,7 @@ padded rows are never stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tvm import te, tirx
@@ -59,7 +60,6 @@ class KernelHeads(HeadStages):
         self._valid: Stage | None = None
         self._key_sum: Stage | None = None
         self._runs: Stage | None = None
-        self._weight_offset = 0
 
     # -- which keys count -----------------------------------------------------------------------
 
@@ -210,14 +210,14 @@ class KernelHeads(HeadStages):
 
     def weights(self, name: str, entry: Callable[..., Any], largest: int) -> Stage:
         """Bytes of the signedness that the instruction takes, offset where it must be."""
-        dtype, self._weight_offset = _byte_operand(self.shape)
-        offset = self._weight_offset
+        dtype, offset = _byte_operand(self.shape)
 
         def stored(*index: Any) -> Any:
             value = entry(*index)
             return value + offset if offset else value
 
-        return self.define(name, (self.shape.rows, self.shape.keys), stored, dtype)
+        made = self.define(name, (self.shape.rows, self.shape.keys), stored, dtype)
+        return replace(made, offset=offset)
 
     def row_max(self, name: str, scores: Stage) -> Stage:
         """Maximum by vector lane, then of the lanes."""
@@ -227,15 +227,14 @@ class KernelHeads(HeadStages):
 
     def row_sum(self, name: str, x: Stage, largest: int) -> Stage:
         """Sum by vector lane, then of the lanes, without the offset of stored bytes."""
-        offset = self._weight_offset if x.dtype != "int32" else 0
-        total = _by_lanes(self.shape, name, x, lambda *index: _int32(x, *index) - offset, te.sum)
+        total = _by_lanes(self.shape, name, x, lambda *index: _int32(x, *index) - x.offset, te.sum)
         return self.domain.stage(total, 0, largest * self.shape.keys)
 
     # -- P V ------------------------------------------------------------------------------------
 
     def context(self, weights: Stage, largest: int) -> Callable[..., Ranged]:
         """``sum_j weights[i, j] v[j, d]``, with the offset of stored weights taken out again."""
-        shape, v, parts, offset = self.shape, self.v, self._parts, self._weight_offset
+        shape, v, parts, offset = self.shape, self.v, self._parts, weights.offset
         columns = shape.columns if parts is None else 2 * shape.columns
         values, packed = _pack("v_packed", shape, parts or v, columns, parts is not None)
         bound = largest * max(abs(values.low), abs(values.high))

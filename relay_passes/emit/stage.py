@@ -26,6 +26,8 @@ class Stage:
         How operations on its entries are written: what is computed of them inherits it.
     is_known
         Whether the tensor reads no operand, because all of its entries are one number.
+    offset
+        What was added to the entries so that they fit the type that an instruction takes.
     """
 
     tensor: te.Tensor
@@ -33,6 +35,7 @@ class Stage:
     high: int
     arithmetic: Arithmetic = VECTORS
     is_known: bool = False
+    offset: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:

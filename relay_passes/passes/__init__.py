@@ -1,7 +1,14 @@
-"""Passes from the integer program to kernels, one per file; `pipeline` holds their order."""
+"""Passes from the integer program to kernels, one per file; `pipeline` lists them in order."""
 
-from .pipeline import Lowered, lower_to_kernels
+from .pipeline import Lowered, TargetKind, lower_to_kernels, phases_of
 from .program import IntegerProgram
 from .specialise_shapes import function_name
 
-__all__ = ["IntegerProgram", "Lowered", "function_name", "lower_to_kernels"]
+__all__ = [
+    "IntegerProgram",
+    "Lowered",
+    "TargetKind",
+    "function_name",
+    "lower_to_kernels",
+    "phases_of",
+]

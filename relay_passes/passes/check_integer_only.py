@@ -92,8 +92,6 @@ class CheckIntegerOnly:
         Names the layer and what was found there.
     """
 
-    name = "check_integer_only"
-
     def __init__(self) -> None:
         self.summary: Counter[str] = Counter()
 

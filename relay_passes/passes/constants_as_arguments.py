@@ -38,8 +38,6 @@ class ConstantsAsArguments:
     for processors whose memory holds the code. Changes no value; intervals were proven before.
     """
 
-    name = "constants_as_arguments"
-
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Apply the pass."""
         module = program.module

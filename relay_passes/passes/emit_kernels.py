@@ -34,8 +34,6 @@ class EmitKernels:
         Proven interval of every value, by canonical name.
     """
 
-    name = "emit_kernels"
-
     def __init__(self, layout: KernelLayout, bounds: Mapping[str, tuple[int, int]]) -> None:
         self.layout = layout
         self.bounds = bounds

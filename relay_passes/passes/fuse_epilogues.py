@@ -63,8 +63,6 @@ class FuseEpilogues:
         What runs of a product's columns must be multiples of to join its kernel; 0 where none can.
     """
 
-    name = "fuse_epilogues"
-
     def __init__(self, into_norms: bool = False, columns: int = 0) -> None:
         self.into_norms = into_norms
         self.columns = columns

@@ -109,8 +109,6 @@ class MergeProjections:
         two sums at once.
     """
 
-    name = "merge_projections"
-
     def __init__(self, columns: int = 0) -> None:
         self.columns = columns
 

@@ -19,8 +19,6 @@ class NarrowInputs:
     ``main(input_ids: int64[b, s], ...)`` becomes ``main(input_ids: int32[b, s], ...)``.
     """
 
-    name = "narrow_inputs"
-
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Apply the pass."""
         main = program.module["main"]

@@ -41,8 +41,6 @@ class OffsetActivations:
         The target's operand layout.
     """
 
-    name = "offset_activations"
-
     def __init__(self, layout: KernelLayout) -> None:
         self.layout = layout
 

@@ -36,8 +36,6 @@ class PackTokens:
     programs do not compute it. Otherwise the program stays as it is.
     """
 
-    name = "pack_tokens"
-
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Apply the pass."""
         # Without other names for one value.

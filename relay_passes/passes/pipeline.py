@@ -1,9 +1,10 @@
-"""The order of the passes between the integer program and kernels."""
+"""The phases between the integer program and kernels, for each kind of target."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 import tvm
@@ -24,15 +25,112 @@ from .specialise_shapes import SpecialiseShapes
 from .split_operands import SplitOperands
 
 Observer = Callable[[str, tvm.IRModule], None]
+ProgramPass = Callable[[IntegerProgram], IntegerProgram]
 
 
-class ProgramPass(Protocol):
-    """A pass over a program; `name` names its phase in dumps and messages."""
+class Target(Protocol):
+    """What decides a target's kind (``targets.TargetDescription``)."""
+
+    @property
+    def gpu(self) -> object:
+        """The GPU; None where there is none."""
+
+    @property
+    def system(self) -> str:
+        """``"bare-metal"`` where there is no operating system."""
+
+
+class TargetKind(Enum):
+    """Kinds of targets that differ in their phases."""
+
+    PROCESSOR = "processor"
+    BARE_METAL = "bare-metal"
+    GPU = "gpu"
+
+    @staticmethod
+    def of(target: Target) -> TargetKind:
+        """Kind of a target."""
+        if target.gpu is not None:
+            return TargetKind.GPU
+        return TargetKind.BARE_METAL if target.system == "bare-metal" else TargetKind.PROCESSOR
+
+
+@dataclass
+class Lowering:
+    """What the phases of one run know besides the program."""
+
+    layout: KernelLayout
+    shapes: Sequence[tuple[int, int]]
+    bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    checked: Mapping[str, int] = field(default_factory=dict)
+
+    def check(self, program: IntegerProgram) -> IntegerProgram:
+        """Refuse a program with anything but integers, and count what was looked at."""
+        check = CheckIntegerOnly()
+        check(program)
+        self.checked = dict(check.summary)
+        return program
+
+    def analyse(self, program: IntegerProgram) -> IntegerProgram:
+        """Prove the width of every intermediate, for the longest sequence."""
+        longest = max(seq_len for _, seq_len in self.shapes)
+        report = analyse_ranges(program.module, program.parameters, max_seq_len=longest)
+        self.bounds = report.values
+        return program
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One step of the pipeline.
+
+    Attributes
+    ----------
+    name
+        Its name in dumps and messages.
+    make
+        Returns the pass.
+    kinds
+        Targets that have it.
+    """
 
     name: str
+    make: Callable[[Lowering], ProgramPass]
+    kinds: tuple[TargetKind, ...] = tuple(TargetKind)
 
-    def __call__(self, program: IntegerProgram) -> IntegerProgram:
-        """Return the rewritten program."""
+
+_ON_PROCESSORS = (TargetKind.PROCESSOR, TargetKind.BARE_METAL)
+
+PHASES: tuple[Phase, ...] = (
+    Phase("integer", lambda run: run.check),
+    Phase("repeat_rows", lambda run: RepeatRows()),
+    Phase("split_operands", lambda run: SplitOperands(run.layout)),
+    Phase("offset_activations", lambda run: OffsetActivations(run.layout)),
+    Phase("merge_projections", lambda run: MergeProjections(run.layout.run_columns)),
+    # Counting tokens is a serial loop, which a processor does in no time and a GPU does not.
+    Phase("pack_tokens", lambda run: PackTokens(), _ON_PROCESSORS),
+    Phase("analyse_ranges", lambda run: run.analyse),
+    Phase("specialise_shapes", lambda run: SpecialiseShapes(run.shapes)),
+    Phase(
+        "fuse_epilogues", lambda run: FuseEpilogues(False, run.layout.run_columns), _ON_PROCESSORS
+    ),
+    # On a GPU a launch costs more than computing the operands of a LayerNorm in its kernel.
+    Phase(
+        "fuse_epilogues",
+        lambda run: FuseEpilogues(True, run.layout.run_columns),
+        (TargetKind.GPU,),
+    ),
+    Phase("emit_kernels", lambda run: EmitKernels(run.layout, run.bounds)),
+    # Where memory holds the code, its size counts more than a load per constant.
+    Phase("constants_as_arguments", lambda run: ConstantsAsArguments(), (TargetKind.BARE_METAL,)),
+    Phase("share_kernels", lambda run: ShareKernels()),
+    Phase("check_integer_only", lambda run: run.check),
+)
+"""All phases, in order."""
+
+
+def phases_of(kind: TargetKind) -> tuple[Phase, ...]:
+    """The phases of one kind of target."""
+    return tuple(phase for phase in PHASES if kind in phase.kinds)
 
 
 @dataclass(frozen=True)
@@ -54,7 +152,7 @@ class Lowered:
     """
 
     program: IntegerProgram
-    checked: dict[str, int]
+    checked: Mapping[str, int]
     fused: IntegerProgram
     bounds: Mapping[str, tuple[int, int]]
 
@@ -64,17 +162,9 @@ def lower_to_kernels(
     layout: KernelLayout,
     shapes: Sequence[tuple[int, int]],
     observe: Observer | None = None,
-    compact: bool = False,
-    pack: bool = True,
-    into_norms: bool = False,
+    phases: Sequence[Phase] = phases_of(TargetKind.PROCESSOR),
 ) -> Lowered:
     """Lower an integer program to kernels for one target layout and several shapes.
-
-    Phases, in order: ``check_integer_only`` (nothing but integers comes in), ``repeat_rows``,
-    ``split_operands``, ``offset_activations``, ``merge_projections``, ``pack_tokens`` if `pack`,
-    range analysis (proves every width), ``specialise_shapes``, ``fuse_epilogues``,
-    ``emit_kernels``, ``constants_as_arguments`` if `compact`, ``share_kernels``,
-    ``check_integer_only`` again (nothing but integers goes out).
 
     Parameters
     ----------
@@ -86,48 +176,18 @@ def lower_to_kernels(
         (batch, sequence length) pairs.
     observe
         Called as ``observe(phase, module)`` after every phase.
-    compact
-        Whether small code counts more than a load per constant: see `ConstantsAsArguments`.
-    pack
-        Whether to leave out the computation of padding: see `PackTokens`. Counting tokens is a
-        serial loop, which a processor does in no time and a GPU does not.
-    into_norms
-        Whether LayerNorm's kernels take in what only they read: see `FuseEpilogues`.
-
-    Returns
-    -------
-    Lowered
+    phases
+        Those of the target's kind: see `PHASES`.
 
     Raises
     ------
     CompilerError
         From the pass that refuses; the message names the layer.
     """
-    watch = observe or (lambda phase, module: None)
-    check = CheckIntegerOnly()
-    watch("integer", check(program).module)
-    merge = MergeProjections(layout.run_columns)
-    split, offset = SplitOperands(layout), OffsetActivations(layout)
-    steps: list[ProgramPass] = [RepeatRows(), split, offset, merge]
-    if pack:
-        steps.append(PackTokens())
-    for first in steps:
-        program = first(program)
-        watch(first.name, program.module)
-    longest = max(seq_len for _, seq_len in shapes)
-    bounds = analyse_ranges(program.module, program.parameters, max_seq_len=longest)
-    passes: tuple[ProgramPass, ...] = (
-        SpecialiseShapes(shapes),
-        FuseEpilogues(into_norms, layout.run_columns),
-        EmitKernels(layout, bounds.values),
-        *([ConstantsAsArguments()] if compact else []),
-        ShareKernels(),
-    )
-    fused = program
-    for step in passes:
-        program = step(program)
-        watch(step.name, program.module)
-        if isinstance(step, FuseEpilogues):
-            fused = program
-    check(program)
-    return Lowered(program, dict(check.summary), fused, bounds.values)
+    run = Lowering(layout, shapes)
+    after: dict[str, IntegerProgram] = {}
+    for phase in phases:
+        program = after[phase.name] = phase.make(run)(program)
+        if observe is not None:
+            observe(phase.name, program.module)
+    return Lowered(program, run.checked, after["fuse_epilogues"], run.bounds)

@@ -35,8 +35,6 @@ class RepeatRows:
     Elsewhere channels are gathered by a kernel.
     """
 
-    name = "repeat_rows"
-
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Apply the pass."""
         return _Repeater(program).repeated()

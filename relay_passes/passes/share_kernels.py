@@ -34,8 +34,6 @@ class ShareKernels:
     ``ibert.layers`` which layer each call serves. Changes no value and no range.
     """
 
-    name = "share_kernels"
-
     def __call__(self, program: IntegerProgram) -> IntegerProgram:
         """Apply the pass."""
         module = program.module

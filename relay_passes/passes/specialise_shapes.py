@@ -29,8 +29,6 @@ class SpecialiseShapes:
         (batch, sequence length) pairs.
     """
 
-    name = "specialise_shapes"
-
     def __init__(self, shapes: Sequence[tuple[int, int]]) -> None:
         self.shapes = tuple(dict.fromkeys(shapes))
 

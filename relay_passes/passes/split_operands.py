@@ -31,8 +31,6 @@ class SplitOperands:
         The target's operand layout.
     """
 
-    name = "split_operands"
-
     def __init__(self, layout: KernelLayout) -> None:
         self.layout = layout
 

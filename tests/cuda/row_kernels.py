@@ -12,10 +12,16 @@ from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.group import storage_shape
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.relax_ops import operator_name
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes import (
+    IntegerProgram,
+    TargetKind,
+    lower_to_kernels,
+    phases_of,
+)
 from ibert_tvm.relay_passes.passes.pipeline import Lowered
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.targets import TargetDescription
+from tests.passes.small import UNPACKED
 
 MATRIX_KERNELS = ("linear", "attention")
 
@@ -69,7 +75,8 @@ def program_kernels(
         Without matrix products.
     """
     layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
-    lowered = lower_to_kernels(program, layout, [shape], pack=False, into_norms=into_norms)
+    phases = phases_of(TargetKind.GPU) if into_norms else UNPACKED
+    lowered = lower_to_kernels(program, layout, [shape], phases=phases)
     kernels = []
     for var, func in lowered.program.module.functions_items():
         kind = str(func.attrs["ibert.kernel"]) if "ibert.kernel" in (func.attrs or {}) else ""

@@ -16,6 +16,7 @@ from ibert_tvm.targets.build import GpuBuild, build_for_gpu
 from tests.cuda.tools import cuda_toolchain
 from tests.examples import examples
 from tests.passes.models import encoder_program
+from tests.passes.small import UNPACKED
 
 TARGET = "cuda:sm_75+sm_80+sm_90"
 
@@ -26,7 +27,7 @@ def compiled(settings: Mapping[str, Any], shape: tuple[int, int], target: str) -
     """Compile an encoder; an audit that refuses is an exception."""
     description = get_target(target)
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
-    lowered = lower_to_kernels(encoder_program(**settings), layout, [shape], pack=False)
+    lowered = lower_to_kernels(encoder_program(**settings), layout, [shape], phases=UNPACKED)
     return build_for_gpu(schedule_module(lowered.program.module, description), description)
 
 

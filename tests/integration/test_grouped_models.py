@@ -14,7 +14,12 @@ from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes import (
+    IntegerProgram,
+    TargetKind,
+    lower_to_kernels,
+    phases_of,
+)
 from ibert_tvm.relay_passes.passes.pipeline import Lowered
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.cuda import CUDA_RULES
@@ -103,8 +108,8 @@ def lowered(name: str, target: str) -> Lowered:
     description, model = get_target(target), grouped_model(name)
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
     program = IntegerProgram(model.module, model.parameters)
-    pack = description.gpu is None
-    return lower_to_kernels(program, layout, [(2, LENGTH)], pack=pack, into_norms=not pack)
+    phases = phases_of(TargetKind.of(description))
+    return lower_to_kernels(program, layout, [(2, LENGTH)], phases=phases)
 
 
 def test_kernels_of_norms_end_in_what_attention_reads() -> None:

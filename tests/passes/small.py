@@ -10,11 +10,13 @@ from tvm import relax, tirx
 
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.relax_ops import operator_name
-from ibert_tvm.relay_passes.passes import IntegerProgram
+from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, phases_of
 from ibert_tvm.relay_passes.passes.program import bindings
 from tests.passes.models import ProgramBuilder
 
 CHANNELS = 8
+UNPACKED = tuple(p for p in phases_of(TargetKind.PROCESSOR) if p.name != "pack_tokens")
+"""Phases of a processor that computes padding, too."""
 Inputs = Mapping[str, relax.Var]
 Body = Callable[[ProgramBuilder, Inputs], Sequence[relax.Var]]
 

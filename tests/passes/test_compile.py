@@ -100,17 +100,19 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
         "03_offset_activations.py",
         "04_merge_projections.py",
         "05_pack_tokens.py",
-        "06_specialise_shapes.py",
-        "07_fuse_epilogues.py",
-        "08_emit_kernels.py",
-        "09_share_kernels.py",
-        "10_schedule.py",
+        "06_analyse_ranges.py",
+        "07_specialise_shapes.py",
+        "08_fuse_epilogues.py",
+        "09_emit_kernels.py",
+        "10_share_kernels.py",
+        "11_check_integer_only.py",
+        "12_schedule.py",
     ]
     texts = [file.read_text(encoding="utf-8") for file in files]
     assert "integer.embedding" in texts[0] and LAYER in texts[0]
-    assert "main_b2_s5" in texts[6] and "seq_len" not in texts[6]
-    assert "T.sblock" in texts[8] and "T.parallel" not in texts[8]
-    assert "T.parallel" in texts[10]
+    assert "main_b2_s5" in texts[7] and "seq_len" not in texts[7]
+    assert "T.sblock" in texts[9] and "T.parallel" not in texts[9]
+    assert "T.parallel" in texts[12]
 
     report = compiled.report
     assert report["shapes"] == [[1, 3], [2, 5]]
@@ -133,7 +135,7 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
         ("linear", LAYER, 2 * 5 * 8 * 8),
         ("mean_pool", "mean", 0),
     ]
-    assert all(k["name"] in texts[7] for f in functions for k in f["kernels"])
+    assert all(k["name"] in texts[8] for f in functions for k in f["kernels"])
     assert metadata["inputs"] == [
         {"name": "input_ids", "dtype": "int32"},
         {"name": "attention_mask", "dtype": "int32"},

@@ -10,7 +10,12 @@ from tvm import relax, tirx
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes import (
+    IntegerProgram,
+    TargetKind,
+    lower_to_kernels,
+    phases_of,
+)
 from ibert_tvm.relay_passes.passes.share_kernels import called_kernels
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.schedules import schedule_module
@@ -67,7 +72,8 @@ def kernels(module: tvm.IRModule) -> set[str]:
 
 
 def lowered(program: IntegerProgram, compact: bool) -> IntegerProgram:
-    return lower_to_kernels(program, LAYOUT, [SHAPE], compact=compact).program
+    kind = TargetKind.BARE_METAL if compact else TargetKind.PROCESSOR
+    return lower_to_kernels(program, LAYOUT, [SHAPE], phases=phases_of(kind)).program
 
 
 def constants(program: IntegerProgram) -> dict[str, np.ndarray]:

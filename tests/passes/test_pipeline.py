@@ -9,8 +9,9 @@ from tvm import relax, tirx
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.errors import CompilerError, IntegerOnlyError, RangeError
-from ibert_tvm.relay_passes.passes import lower_to_kernels
+from ibert_tvm.relay_passes.passes import TargetKind, lower_to_kernels, phases_of
 from ibert_tvm.relay_passes.passes.program import num_inputs
+from ibert_tvm.targets import get_target
 from tests.passes.models import encoder_program
 from tests.passes.small import calls, small_program
 
@@ -22,10 +23,12 @@ PHASES = [
     "offset_activations",
     "merge_projections",
     "pack_tokens",
+    "analyse_ranges",
     "specialise_shapes",
     "fuse_epilogues",
     "emit_kernels",
     "share_kernels",
+    "check_integer_only",
 ]
 
 
@@ -45,6 +48,28 @@ def test_phases_are_observed_in_order_with_their_modules() -> None:
     assert modules["share_kernels"].same_as(lowered.program.module)
     kinds = {type(function) for function in modules["share_kernels"].functions.values()}
     assert kinds == {relax.Function, tirx.PrimFunc}
+
+
+def test_kinds_of_targets_differ_in_their_phases() -> None:
+    names = {kind: [phase.name for phase in phases_of(kind)] for kind in TargetKind}
+    assert names[TargetKind.PROCESSOR] == PHASES
+    assert names[TargetKind.GPU] == [name for name in PHASES if name != "pack_tokens"]
+    compact = [*PHASES]
+    compact.insert(PHASES.index("share_kernels"), "constants_as_arguments")
+    assert names[TargetKind.BARE_METAL] == compact
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    [
+        ("x86-64-v3", TargetKind.PROCESSOR),
+        ("rpi4", TargetKind.PROCESSOR),
+        ("cortex-m4", TargetKind.BARE_METAL),
+        ("t4", TargetKind.GPU),
+    ],
+)
+def test_the_kind_of_a_target_is_told_by_what_it_has(target: str, kind: TargetKind) -> None:
+    assert TargetKind.of(get_target(target)) is kind
 
 
 def test_what_comes_out_was_checked() -> None:
@@ -80,7 +105,7 @@ def test_a_value_that_does_not_fit_stops_it_before_emission() -> None:
             small_program(body, x="int32"), LAYOUT, [(1, 4)], lambda phase, _: seen.append(phase)
         )
     assert "encoder.sum_0" in str(caught.value)
-    assert seen == PHASES[:6]
+    assert seen == PHASES[: PHASES.index("analyse_ranges")]
 
 
 def test_a_function_without_num_input_is_refused() -> None:

@@ -29,7 +29,7 @@ from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
 from tests.passes.execution import Compiled, inputs_of, reference
-from tests.passes.small import kernels, small_program
+from tests.passes.small import UNPACKED, kernels, small_program
 from tests.schedules.machine import TARGETS, Kernels, runnable
 
 HEADS, WIDTH, SHAPE = 3, 20, (2, 5)
@@ -91,7 +91,7 @@ def program(kind: str) -> IntegerProgram:
 def norm_kernels(target: TargetDescription, kind: str) -> list[RowKernel]:
     """The kernels on rows of heads, with inputs and what the specification says of them."""
     layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
-    lowered = lower_to_kernels(program(kind), layout, [SHAPE], pack=False)
+    lowered = lower_to_kernels(program(kind), layout, [SHAPE], phases=UNPACKED)
     found = []
     for var, func in lowered.program.module.functions_items():
         if not isinstance(func, tirx.PrimFunc) or "ibert.rows_per_token" not in func.attrs:
@@ -135,7 +135,9 @@ def check(kernel: RowKernel, results: list[np.ndarray]) -> None:
 def test_what_joins_a_kernel_fits_its_rows() -> None:
     target = get_target("x86-64-v3")
     layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
-    found = kernels(lower_to_kernels(program("short"), layout, [SHAPE], pack=False).fused.module)
+    found = kernels(
+        lower_to_kernels(program("short"), layout, [SHAPE], phases=UNPACKED).fused.module
+    )
     by_op = {layer: [op for op, _ in calls] for layer, calls in found.items()}
     assert by_op["a"] == ["rms_norm_short", "requantise"]
     assert by_op["b"] == ["layer_norm_short", "add"]

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax, s_tir, te, tirx
 
-from ibert_tvm.relay_passes.passes import lower_to_kernels
+from ibert_tvm.relay_passes.passes import TargetKind, lower_to_kernels, phases_of
 from ibert_tvm.schedules import ScheduleError, schedule_kernel, schedule_module
 from ibert_tvm.schedules.apply import CPU_RULES
 from ibert_tvm.schedules.rule import Rejection, kernel_name, largest_divisor, vectorise_innermost
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.examples import examples
 from tests.passes.models import encoder_program
+from tests.passes.small import UNPACKED
 from tests.schedules.machine import TARGETS, layout_of
 
 RULES = {rule.name: rule for rule in CPU_RULES}
@@ -48,8 +49,8 @@ SERIAL = [kind for kind, rule in EXPECTED.items() if rule == "serial"]
 
 def module_for(target: TargetDescription) -> tvm.IRModule:
     program = encoder_program(hidden=32, heads=2, feed_forward=48, masked=True)
-    pack = target.gpu is None
-    return lower_to_kernels(program, layout_of(target), [(2, 9)], pack=pack).program.module
+    phases = UNPACKED if target.gpu is not None else phases_of(TargetKind.PROCESSOR)
+    return lower_to_kernels(program, layout_of(target), [(2, 9)], phases=phases).program.module
 
 
 def kernels_of(module: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
