@@ -98,7 +98,7 @@ def command(
     from ..common.files import check_writable
     from ..compiler import compile as compile_model
     from ..compiler.driver import checked_prefix
-    from ..frontend.folder_files import is_source
+    from ..frontend.sources import is_source
     from .progress import progress
 
     description = get_target(target)

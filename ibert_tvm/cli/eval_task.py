@@ -245,7 +245,7 @@ def named_columns(
 def _encoder(model: Path, length: int | None, usual: int, device: str | None) -> Encoder:
     """The library's encoder; a NAME.ibert folder is compiled for this machine, once."""
     from ..encoder import Encoder
-    from ..frontend.folder_files import is_source
+    from ..frontend.sources import is_source
     from ..model.artefact import read_document
     from ..model.model_info import ModelInfo
 

@@ -48,7 +48,7 @@ def command(
     """Show what a quantised model or a library holds, or what importing a model would match."""
     from ibert_tvm.targets.bare_metal import is_package
 
-    from ..frontend.folder_files import is_source
+    from ..frontend.sources import is_source
 
     path = path.expanduser()
     if not path.exists():

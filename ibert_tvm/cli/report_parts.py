@@ -77,7 +77,7 @@ def check_job(job: Job) -> None:
     IbertError
         If an artefact cannot be read.
     """
-    from ..frontend.folder_files import is_source
+    from ..frontend.sources import is_source
     from .options import parse_sizes
 
     for place in filter(None, (job.path, job.model)):

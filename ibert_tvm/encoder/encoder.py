@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import InputError, UsageError
-from ..frontend.folder_files import is_source
+from ..frontend.sources import is_source
 from ..model.heads import heads_with, kinds_of
 from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -21,8 +21,7 @@ from typing import Any
 from ..common.errors import UsageError
 from ..common.files import files_sha256, locked
 from ..frontend import load
-from ..frontend.folder_files import hub_snapshot, is_source, read_json
-from ..frontend.sentence_pipeline import transformer_place
+from ..frontend.sources import is_source, resolved, source_of
 from ..model.artefact import QuantizedModel
 from ..model.tokenization import Tokenizer
 from ..quantization.post_training import quantize_by_default
@@ -36,17 +35,6 @@ _BATCHES = (1, 8, 32)
 _LONGEST = 512
 """Most tokens of a text unless more are asked for: buffers grow with them."""
 _PACKAGES = ("ibert_tvm", "ibert_tvm.relay_passes", "ibert_tvm.schedules", "ibert_tvm.targets")
-_TRANSFORMER_SETTINGS = (
-    "bert",
-    "roberta",
-    "distilbert",
-    "camembert",
-    "albert",
-    "xlm-roberta",
-    "xlnet",
-)
-"""Names of sentence-transformers' settings of a transformer, in its order of looking."""
-_MODEL_FILES = (".json", ".txt", ".safetensors", ".bin", ".onnx", ".model")
 
 
 @dataclass(frozen=True)
@@ -122,7 +110,7 @@ def prepared_library(model: Path, options: Options) -> Path:
     IbertError
         As `ibert_tvm.load`, `quantize`, `compile` and `CompiledModel.export` raise.
     """
-    model = hub_snapshot(model)
+    model = resolved(model)[1] if is_source(model) else model
     key = _key(model, options)
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     library = cache_folder() / f"{digest}.so"
@@ -151,28 +139,26 @@ def _key(model: Path, options: Options) -> dict[str, Any]:
 
 def _product() -> str:
     """Hash of this project's own files: in a checkout they change without the version."""
-    digest = hashlib.sha256()
-    for name in _PACKAGES:
-        spec = find_spec(name)
-        for place in (spec.submodule_search_locations if spec else None) or ():
-            _hash_files(digest, Path(place), lambda path: path.suffix != ".pyc")
-    return digest.hexdigest()
+    specs = filter(None, map(find_spec, _PACKAGES))
+    places = [Path(p) for spec in specs for p in spec.submodule_search_locations or ()]
+    sources = (_hashed(p, (f for f in p.rglob("*") if f.suffix != ".pyc")) for p in places)
+    return hashlib.sha256("".join(sources).encode()).hexdigest()
 
 
 def _content(model: Path) -> str:
     """Hash of a model's files, and of their names in it."""
-    if model.is_file():
-        return files_sha256([model])
+    source = source_of(model)
+    if source is None or source.files is None:
+        return _hashed(model, model.rglob("*"))
+    return _hashed(model if model.is_dir() else model.parent, source.files(model))
+
+
+def _hashed(folder: Path, files: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    everything = not is_source(model)
-    _hash_files(digest, model, lambda path: everything or path.suffix in _MODEL_FILES)
-    return digest.hexdigest()
-
-
-def _hash_files(digest: Any, folder: Path, counts: Callable[[Path], bool]) -> None:
-    for path in sorted(folder.rglob("*")):
-        if counts(path) and path.is_file():
+    for path in sorted(files):
+        if path.is_file():
             digest.update(f"{path.relative_to(folder)}\0{files_sha256([path])}\0".encode())
+    return digest.hexdigest()
 
 
 def _make(model: Path, options: Options, library: Path) -> None:
@@ -198,24 +184,9 @@ def _length(quantized: QuantizedModel, model: Path, asked: int | None) -> int:
     """Tokens that texts are cut off at: as asked, or as the source and its positions allow."""
     if asked is not None:
         return asked
-    said = _max_seq_length(model)
+    source = source_of(model)
+    said = source.text_length(model) if source is not None and source.text_length else None
     if said is None and quantized.tokenizer:
         said = Tokenizer(quantized.tokenizer).model_max_length
     limits = (_LONGEST, said, quantized.info.max_sequence_length)
     return min(limit for limit in limits if limit is not None)
-
-
-def _max_seq_length(model: Path) -> int | None:
-    """What a sentence-transformers folder cuts texts off at; None where it says nothing.
-
-    As `sentence_transformers` does: a ``max_seq_length`` beside the transformer comes before the
-    tokenizer's ``model_max_length``.
-    """
-    listed = model / "modules.json"
-    place = transformer_place(model, read_json(listed, model, [{}])) if listed.is_file() else model
-    for name in _TRANSFORMER_SETTINGS:
-        file = place / f"sentence_{name}_config.json"
-        if file.is_file():
-            length = read_json(file, model).get("max_seq_length")
-            return length if type(length) is int and length > 0 else None
-    return None

@@ -12,6 +12,7 @@ from .errors import ModelSourceError
 
 _INDEX = "model.safetensors.index.json"
 _LEGACY = "pytorch_model.bin"
+_ARTEFACT = "quantization.json"
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 32
@@ -37,12 +38,7 @@ def read_json(file: Path, folder: Path, schema: Schema | None = None) -> Any:
         If it is not there, or cannot be read.
     """
     if not file.is_file():
-        raise ModelSourceError(
-            f"{folder} is not a model folder",
-            where=str(file),
-            why=f"it has no {file.name}",
-            todo="give a Hugging Face folder: config.json, model.safetensors, tokenizer files",
-        )
+        raise not_a_model(folder, file)
     try:
         document = strict_json.read_json(file, MAX_BYTES, MAX_DEPTH)
         check(document, {} if schema is None else schema)
@@ -89,18 +85,54 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def is_source(path: Path) -> bool:
-    """Whether `path` looks like something to import, and not like an artefact of ours.
-
-    A model folder, an entry of the hub's cache, an ONNX file, or an exported torch program.
-    """
-    if path.is_dir():
-        folder = hub_snapshot(path)
-        names = ("config.json", "modules.json")
-        return not (folder / "quantization.json").exists() and any(
-            (folder / name).is_file() for name in names
+def not_a_model(path: Path, missing: Path | None = None) -> ModelSourceError:
+    """Return the refusal of a path at which there is no model, or a part of one is `missing`."""
+    if not path.exists():
+        return ModelSourceError(
+            f"there is no {path}",
+            where=str(path),
+            why="a model is a local folder; names on the Hugging Face hub are not downloaded",
+            todo="check the path, or download the model first and give its folder",
         )
-    return path.suffix.lower() in (".onnx", ".pt2")
+    if not path.is_dir():
+        return ModelSourceError(
+            f"{path.name} is not a folder",
+            where=str(path),
+            why="a model is a Hugging Face folder with config.json and weights",
+            todo="give the folder that contains the file",
+        )
+    if (path / _ARTEFACT).exists():
+        return ModelSourceError(
+            f"{path} is quantised already",
+            where=str(path / _ARTEFACT),
+            why="it is an artefact of this package, and only sources are imported",
+            todo="read it with ibert_tvm.QuantizedModel.load, or give the model that it came from",
+        )
+    file = path / "config.json" if missing is None else missing
+    return ModelSourceError(
+        f"{path} is not a model folder",
+        where=str(file),
+        why=f"it has no {file.name}",
+        todo="give a Hugging Face folder: config.json, model.safetensors, tokenizer files",
+    )
+
+
+def is_model_folder(model: object) -> bool:
+    """Tell whether an object is the path of a model folder, and not of an artefact of ours."""
+    return (
+        isinstance(model, Path)
+        and any((model / name).is_file() for name in ("config.json", "modules.json"))
+        and not (model / _ARTEFACT).exists()
+    )
+
+
+def is_hub_entry(model: object) -> bool:
+    """Tell whether an object is the path of an entry of the Hugging Face hub's cache."""
+    return (
+        isinstance(model, Path)
+        and (model / "snapshots").is_dir()
+        and not any((model / name).exists() for name in ("config.json", _ARTEFACT))
+    )
 
 
 def hub_snapshot(folder: Path) -> Path:
@@ -115,7 +147,7 @@ def hub_snapshot(folder: Path) -> Path:
         If there is no snapshot of the branch ``main``, and not exactly one of anything else.
     """
     snapshots, main = folder / "snapshots", folder / "refs" / "main"
-    if (folder / "config.json").exists() or not snapshots.is_dir():
+    if not is_hub_entry(folder):
         return folder
     held = sorted(entry.name for entry in snapshots.iterdir() if entry.is_dir())
     commit = main.read_text(encoding="utf-8", errors="replace").strip() if main.is_file() else ""

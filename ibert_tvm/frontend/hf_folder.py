@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ..model.heads import HEADS, PooledTokens, WholePipeline, head_of_class
 from ..model.model_info import SCORES
 from ..model.tokenization import tokenizer_files
 from .errors import ModelSourceError
-from .folder_files import hub_snapshot, read_json, weight_files
+from .folder_files import hub_snapshot, not_a_model, read_json, weight_files
 from .sentence_pipeline import ACTIVATIONS, Pipeline, read_pipeline, transformer_place
 
 TESTED_ARCHITECTURES = (
@@ -180,34 +180,33 @@ class HfFolder:
             If the path does not exist, is no model folder, or has damaged files.
         """
         folder = Path(path).expanduser()
-        if not folder.exists():
-            raise ModelSourceError(
-                f"there is no {folder}",
-                where=str(folder),
-                why="a model is a local folder; names on the Hugging Face hub are not downloaded",
-                todo="check the path, or download the model first and give its folder",
-            )
         if not folder.is_dir():
-            raise ModelSourceError(
-                f"{folder.name} is not a folder",
-                where=str(folder),
-                why="a model is a Hugging Face folder with config.json and weights",
-                todo="give the folder that contains the file",
-            )
-        folder = hub_snapshot(folder)
-        listed = folder / "modules.json"
-        modules = read_json(listed, folder, [{}]) if listed.is_file() else None
-        model = folder if modules is None else transformer_place(folder, modules)
-        config = read_json(model / "config.json", folder, _CONFIG)
+            raise not_a_model(folder)
+        found = read_config(hub_snapshot(folder))
+        config, file = found.config, found.model / "config.json"
         if not config.get("model_type"):
             raise ModelSourceError(
                 "config.json names no model_type",
-                where=str(model / "config.json"),
+                where=str(file),
                 why="it decides which transformers class the weights belong to",
                 todo=f"add it; tested values: {', '.join(TESTED_ARCHITECTURES)}",
             )
-        _check_layers(config, model / "config.json")
-        return cls(folder, model, config, weight_files(model), modules)
+        _check_layers(config, file)
+        return replace(found, weights=weight_files(found.model))
+
+
+def read_config(folder: Path) -> HfFolder:
+    """Read the documents of a folder, without looking for weights.
+
+    Raises
+    ------
+    ModelSourceError
+        If they are not there, or cannot be read.
+    """
+    listed = folder / "modules.json"
+    modules = read_json(listed, folder, [{}]) if listed.is_file() else None
+    model = folder if modules is None else transformer_place(folder, modules)
+    return HfFolder(folder, model, read_json(model / "config.json", folder, _CONFIG), (), modules)
 
 
 def problem_type(said: object, head: str) -> str | None:

@@ -7,15 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..model.heads import head_of_class
-from ..model.trained_scales import FILE, read_scales
-from .errors import ModelSourceError, require
-from .hf_folder import HfFolder, check_head, given_tokenizer
+from .hf_folder import given_tokenizer
+from .request import Request
+from .sources import resolved
 
 if TYPE_CHECKING:
     import torch
 
-    from ..model.trained_scales import TrainedScales
     from .model import CanonicalModel
 
 
@@ -76,126 +74,23 @@ def load(
     UnsupportedModelError
         If a part of the model has no canonical form.
     """
-    if isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".onnx":
-        return _load_onnx(source, head, inputs, image_size, tokenizer, verify)
-    if tokenizer is not None:
-        files = given_tokenizer(tokenizer)
-        result = load(
-            source, head, inputs=inputs, image_size=image_size, verify=verify, trust=trust
-        )
-        info = replace(result.info, tokenizer_files=tuple(files))
-        return replace(result, info=info, tokenizer=files)
-    if isinstance(source, (str, Path)) and Path(source).suffix.lower() == ".pt2":
-        _require("torch")
-        from .torch_load import load_exported_file
-
-        _check_plain(head, "an exported program")
-        return load_exported_file(Path(source).expanduser(), inputs, verify, trust)
-    if isinstance(source, (str, Path)):
-        folder = HfFolder.read(source)
-        trained = _trained(folder)
-        if trained is not None and head in (None, trained.head):
-            return replace(_load_folder(folder, trained.head, verify), trained=trained)
-        return _load_folder(
-            folder, folder.default_head if head is None else check_head(head, "none"), verify
-        )
-    _require("torch")
-    import torch
-
-    if isinstance(source, torch.export.ExportedProgram):
-        from .torch_load import load_exported
-
-        _check_plain(head, "an exported program")
-        return load_exported(source, inputs, verify)
-    if not isinstance(source, torch.nn.Module):
-        raise ModelSourceError(
-            f"a {type(source).__name__} is not a model",
-            where="load",
-            why="a model is a path (str or Path), a torch.nn.Module or an ExportedProgram",
-            todo="pass one of these",
-        )
-    # What `torch.compile` wraps: the wrapper takes any arguments, and says nothing of the model.
-    inner = getattr(source, "_orig_mod", None)
-    source = inner if isinstance(inner, torch.nn.Module) else source
-    check_head(head, "none")
-    if hasattr(source, "config") and hasattr(source, "base_model"):
-        _require("transformers")
-        if source.config.model_type == "ibert":
-            from .ibert_checkpoint.load import load_ibert_module
-
-            own = head_of_class(type(source).__name__)
-            return load_ibert_module(source, check_head(head, own), verify)
-        from .transformers_import import import_model
-
-        return import_model(source, head, verify)
-    _check_plain(head, type(source).__name__)
-    from .torch_load import load_module
-
-    return load_module(source, inputs, image_size, verify)
-
-
-def _load_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
-    """Import the model of a folder with a head; see `load`."""
-    if folder.model_type == "ibert":
-        from .ibert_checkpoint.load import load_ibert
-
-        return load_ibert(folder, head, verify)
-    _require("torch", "transformers")
-    from .transformers_import import import_folder
-
-    return import_folder(folder, head, verify)
-
-
-def _trained(folder: HfFolder) -> TrainedScales | None:
-    """Scales of a model that was trained with integers."""
-    file = folder.path / FILE
-    if not file.exists():
-        return None
-    scales = read_scales(file)
-    check_head(scales.head, "none")
-    return scales
-
-
-def _check_plain(head: str | None, what: str) -> None:
-    if check_head(head, "none") != "none":
-        raise ModelSourceError(
-            f"the head {head} cannot be chosen for {what}",
-            where="head",
-            why="a plain module returns what it returns",
-            todo="leave head out; add the head to the module itself",
-        )
-
-
-def _load_onnx(
-    source: str | Path,
-    head: str | None,
-    inputs: Sequence[str] | Mapping[str, str] | None,
-    image_size: Sequence[int] | None,
-    tokenizer: str | Path | None,
-    verify: bool,
-) -> CanonicalModel:
-    from .onnx.reading import require_onnx
-
-    check_head(head, "none")
-    if inputs is not None and not isinstance(inputs, Mapping):
-        raise ModelSourceError(
-            "the inputs of an ONNX file are no list",
-            where="inputs",
-            why="the file names its inputs itself; only names that differ can be given",
-            todo="give a mapping such as {'input_mask': 'attention_mask'}, or leave it out",
-        )
-    require_onnx("onnx", *(["onnxruntime"] if verify else []))
-    from .onnx.loading import load_onnx
-
-    return load_onnx(
-        source, head, inputs=inputs, image_size=image_size, tokenizer=tokenizer, verify=verify
+    if isinstance(source, str):
+        source = Path(source)
+    place = source.expanduser() if isinstance(source, Path) else source
+    files = None if tokenizer is None else given_tokenizer(tokenizer)
+    known, model = resolved(place)
+    request = Request(
+        head,
+        inputs,
+        image_size,
+        None if tokenizer is None else Path(tokenizer).expanduser(),
+        verify,
+        trust,
     )
-
-
-def _require(*packages: str) -> None:
-    require(
-        *packages,
-        to="importing a model",
-        why="torch and transformers are optional: a quantised model runs without them",
-        todo="pip install 'ibert-tvm[torch]'",
-    )
+    known.check(request)
+    assert known.load is not None  # what leads elsewhere was resolved
+    result = known.load(model, request)
+    if files is None:
+        return result
+    info = replace(result.info, tokenizer_files=tuple(files))
+    return replace(result, info=info, tokenizer=files)

@@ -252,7 +252,7 @@ def test_missing_packages_are_named(bert, monkeypatch):
     with pytest.raises(MissingExtraError) as error:
         load(bert)
     assert str(error.value) == (
-        "importing a model needs transformers, which is not installed\n"
+        "importing a Hugging Face folder needs transformers, which is not installed\n"
         "  where: ibert_tvm.load\n"
         "  why: torch and transformers are optional: a quantised model runs without them\n"
         "  what to do: pip install 'ibert-tvm[torch]'"

@@ -365,8 +365,8 @@ def test_a_plain_module_has_no_heads():
     with pytest.raises(ModelSourceError) as error:
         load(Additive(), head="pooled")
     assert str(error.value) == (
-        "the head pooled cannot be chosen for Additive\n  where: head\n"
-        "  why: a plain module returns what it returns\n"
+        "the head pooled cannot be chosen for a torch module\n  where: head\n"
+        "  why: it returns what it returns\n"
         "  what to do: leave head out; add the head to the module itself"
     )
 

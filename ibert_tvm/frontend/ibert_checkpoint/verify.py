@@ -6,7 +6,6 @@ import copy
 from typing import Any
 
 from ...model.heads import HEADS, PooledTokens
-from ..errors import require
 from ..hf_folder import HfFolder
 from ..verify import Source
 
@@ -28,18 +27,7 @@ def float_folder(folder: HfFolder, head: str) -> Source:
     -------
     callable
         Runs the model on arrays by input name.
-
-    Raises
-    ------
-    MissingExtraError
-        If torch or transformers is not installed.
     """
-    require(
-        *("torch", "transformers"),
-        to="comparing the import with its source",
-        why="transformers runs the source model",
-        todo="pip install 'ibert-tvm[torch]', or load with verify=False",
-    )
     from .. import transformers_import as hf
 
     model, _ = hf.load_folder(folder, head, quant_mode=False)

@@ -71,8 +71,6 @@ def import_onnx_model(
         If it does not compute the head.
     UsageError
         If `inputs` does not fit it.
-    MissingExtraError
-        If onnxruntime is needed to verify and not installed.
     """
     from onnx import inliner
 

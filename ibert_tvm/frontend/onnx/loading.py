@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,35 +18,22 @@ from ..hf_folder import given_tokenizer, problem_type
 from ..model import CanonicalModel
 from ..qdq.importing import import_quantised_onnx_model
 from ..qdq.qoperator import is_quantised
+from ..request import Request
 from .importing import import_onnx_model
-from .reading import read_model_files
+from .reading import data_files, read_model_files
 
 
-def load_onnx(
-    path: str | Path,
-    head: str | None = None,
-    *,
-    inputs: Mapping[str, str] | None = None,
-    image_size: Sequence[int] | None = None,
-    tokenizer: str | Path | None = None,
-    verify: bool = True,
-) -> CanonicalModel:
+def load_onnx(file: Path, request: Request) -> CanonicalModel:
     """Import an ONNX file, float or quantised.
 
     Parameters
     ----------
-    path : path
+    file : pathlib.Path
         The file.
-    head : str, optional
-        One of `ibert_tvm.model.heads.HEADS`; by default what the names of the outputs say.
-    inputs : mapping of str to str, optional
-        Canonical names of inputs by the graph's own, where they differ.
-    image_size : sequence of int, optional
-        Of images or features, where the graph leaves it free; by default what ``config.json`` says.
-    tokenizer : path, optional
-        Folder of the tokenizer files; by default that of the file, which may have none.
-    verify : bool
-        Compare the result with what ONNX Runtime computes.
+    request : Request
+        By default the head is what the names of the outputs say, the size of images what
+        ``config.json`` says where the graph leaves it free, and the tokenizer that of the file's
+        folder.
 
     Returns
     -------
@@ -56,13 +43,15 @@ def load_onnx(
 
     Raises
     ------
-    ModelSourceError, MissingExtraError, UnsupportedModelError, UsageError
-        See `read_model_files` and `import_onnx_model`; also if `tokenizer` has no tokenizer files.
+    ModelSourceError, UnsupportedModelError, UsageError
+        See `read_model_files` and `import_onnx_model`; also if there are no tokenizer files where
+        the request says.
     """
-    file = Path(path).expanduser()
+    inputs = request.inputs
+    assert inputs is None or isinstance(inputs, Mapping)  # as the record of the source says
     model, sources = read_model_files(file)
-    folder = file.parent if tokenizer is None else Path(tokenizer).expanduser()
-    files = tokenizer_files(folder) if tokenizer is None else given_tokenizer(folder)
+    folder = request.tokenizer or file.parent
+    files = given_tokenizer(folder) if request.tokenizer else tokenizer_files(folder)
     config = _config(file.parent, folder)
     pad = config.get("pad_token_id")
     if files and not isinstance(pad, int):
@@ -71,12 +60,12 @@ def load_onnx(
     result = import_model(
         model,
         source=str(file),
-        head=head,
+        head=request.head,
         inputs=inputs,
         pad_token_id=pad if isinstance(pad, int) else None,
         id2label=_labels(config),
-        image_size=image_size or _image_size(config),
-        verify=verify,
+        image_size=request.image_size or _image_size(config),
+        verify=request.verify,
     )
     classes = HEADS[result.info.head].labelled
     return described(
@@ -89,6 +78,12 @@ def load_onnx(
         id2label=result.info.id2label if classes else {},
         problem_type=problem_type(config.get("problem_type"), result.info.head),
     )
+
+
+def files_of(file: Path) -> list[Path]:
+    """List what importing a file reads: it, the files of its data, and what lies beside it."""
+    beside = [file.parent / name for name in ("config.json", *tokenizer_files(file.parent))]
+    return [*data_files(file), *(path for path in beside if path.is_file())]
 
 
 def _config(*folders: Path) -> dict[str, Any]:

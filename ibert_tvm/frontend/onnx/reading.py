@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...common.errors import error_lines
 from ...common.strict_json import shown
-from ..errors import ModelSourceError, UnsupportedModelError, require
+from ..errors import ModelSourceError, UnsupportedModelError
 
 if TYPE_CHECKING:
     import onnx
@@ -23,33 +23,12 @@ _UNKNOWN = "No Op registered for"
 _MOST_BYTES = 2**31 - 2**20
 
 
-def require_onnx(*packages: str) -> None:
-    """Refuse to go on without the packages of the extra ``onnx``.
-
-    Parameters
-    ----------
-    *packages : str
-        Module names, ``onnx`` if none is given.
-
-    Raises
-    ------
-    MissingExtraError
-        If one of them is not installed.
-    """
-    require(
-        *(packages or ("onnx",)),
-        to="importing an ONNX model",
-        why="onnx and onnxruntime are optional: a quantised model runs without them",
-        todo="pip install 'ibert-tvm[onnx]'",
-    )
-
-
-def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...]]:
+def read_model_files(file: Path) -> tuple[onnx.ModelProto, tuple[Path, ...]]:
     """Read an ONNX file with all its data, check it, and name the files that were read.
 
     Parameters
     ----------
-    path : path
+    file : pathlib.Path
         The file. Data that it keeps in other files is looked for beside it.
 
     Returns
@@ -61,18 +40,39 @@ def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...
 
     Raises
     ------
-    MissingExtraError
-        If `onnx` is not installed.
     ModelSourceError
         If the file is missing, truncated or no ONNX model, or a file of its data is.
     UnsupportedModelError
         If its operator set is too old or unknown.
     """
-    require_onnx()
+    import onnx
+
+    model = _read_graph(file)
+    files = _with_data(model, file)
+    try:
+        onnx.load_external_data_for_model(model, str(file.parent))
+    except (onnx.checker.ValidationError, OSError, ValueError) as error:
+        raise ModelSourceError(
+            f"the data of {file.name} cannot be read",
+            where=str(file.parent),
+            why=error_lines(error)[0],
+            todo="copy the files of its weights beside it, under the names that the model gives",
+        ) from error
+    check_model(model, str(file))
+    check_arrays(model.graph, str(file))
+    return model, files
+
+
+def data_files(file: Path) -> tuple[Path, ...]:
+    """Name a file and those of its data in name order, which need not be there."""
+    return _with_data(_read_graph(file), file)
+
+
+def _read_graph(file: Path) -> onnx.ModelProto:
+    """Read a file without data that it keeps elsewhere."""
     import onnx
     from google.protobuf.message import DecodeError
 
-    file = Path(path).expanduser()
     if not file.is_file():
         raise ModelSourceError(
             f"there is no file {file}",
@@ -87,19 +87,7 @@ def read_model_files(path: str | Path) -> tuple[onnx.ModelProto, tuple[Path, ...
     if not model.opset_import or not model.graph.output:
         raise _unreadable(file, f"it holds no graph ({file.stat().st_size} bytes)")
     _check_text(model, str(file))
-    files = (file, *sorted(file.parent / name for name in _data_files(model)))
-    try:
-        onnx.load_external_data_for_model(model, str(file.parent))
-    except (onnx.checker.ValidationError, OSError, ValueError) as error:
-        raise ModelSourceError(
-            f"the data of {file.name} cannot be read",
-            where=str(file.parent),
-            why=error_lines(error)[0],
-            todo="copy the files of its weights beside it, under the names that the model gives",
-        ) from error
-    check_model(model, str(file))
-    check_arrays(model.graph, str(file))
-    return model, files
+    return model
 
 
 def check_model(model: onnx.ModelProto, where: str) -> None:
@@ -260,17 +248,18 @@ def opsets(model: onnx.ModelProto) -> dict[str, int]:
     }
 
 
-def _data_files(model: onnx.ModelProto) -> set[str]:
-    """Names of the files that hold data of a model read without them."""
+def _with_data(model: onnx.ModelProto, file: Path) -> tuple[Path, ...]:
+    """The file of a model that was read without data, and the files that hold those."""
     import onnx
 
-    return {
+    names = {
         entry.value
         for tensor in model.graph.initializer
         if tensor.data_location == onnx.TensorProto.EXTERNAL
         for entry in tensor.external_data
         if entry.key == "location"
     }
+    return file, *sorted(file.parent / name for name in names)
 
 
 def _unreadable(file: Path, why: str) -> ModelSourceError:

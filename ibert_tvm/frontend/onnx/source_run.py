@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from ...common.errors import error_lines
 from ..errors import ModelSourceError
-from .reading import require_onnx
 from .signature import GraphInput
 
 if TYPE_CHECKING:
@@ -63,12 +62,9 @@ def source_runner(
 
     Raises
     ------
-    MissingExtraError
-        If onnxruntime is not installed.
     ModelSourceError
         If ONNX Runtime does not load the model.
     """
-    require_onnx("onnxruntime")
     onnxruntime = _quiet_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3

@@ -1,0 +1,119 @@
+"""Hugging Face folders, those of sentence-transformers among them, and where the hub keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...model.trained_scales import FILE, read_scales
+from ..errors import ModelSourceError
+from ..folder_files import hub_snapshot, is_hub_entry, is_model_folder, read_json
+from ..hf_folder import HfFolder, check_head, read_config
+from ..request import Request
+from ..sentence_pipeline import transformer_place
+from .record import ModelSource, register_source
+
+if TYPE_CHECKING:
+    from ..model import CanonicalModel
+
+_FILES = (".json", ".txt", ".safetensors", ".bin", ".model")
+_TRANSFORMER_SETTINGS = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "camembert",
+    "albert",
+    "xlm-roberta",
+    "xlnet",
+)
+"""Names of sentence-transformers' settings of a transformer, in its order of looking."""
+
+
+def _load(
+    path: Path, request: Request, importer: Callable[[HfFolder, str, bool], CanonicalModel]
+) -> CanonicalModel:
+    """Import the model of a folder, with the scales that it may have been trained with."""
+    folder = HfFolder.read(path)
+    scales = read_scales(path / FILE) if (path / FILE).exists() else None
+    if scales is not None and request.head in (None, check_head(scales.head, "none")):
+        return replace(importer(folder, scales.head, request.verify), trained=scales)
+    head = folder.default_head if request.head is None else request.head
+    return importer(folder, head, request.verify)
+
+
+def _load_transformers(path: Path, request: Request) -> CanonicalModel:
+    from ..transformers_import import import_folder
+
+    return _load(path, request, import_folder)
+
+
+def _load_checkpoint(path: Path, request: Request) -> CanonicalModel:
+    from ..ibert_checkpoint.load import load_ibert
+
+    return _load(path, request, load_ibert)
+
+
+def _is_checkpoint(model: object) -> bool:
+    if not isinstance(model, Path) or not is_model_folder(model):
+        return False
+    try:
+        return bool(read_config(model).config.get("model_type") == "ibert")
+    except ModelSourceError:  # loading it as any folder says why
+        return False
+
+
+def _files(path: Path) -> Iterator[Path]:
+    return (file for file in sorted(path.rglob("*")) if file.suffix in _FILES and file.is_file())
+
+
+def _text_length(path: Path) -> int | None:
+    """What a sentence-transformers folder cuts texts off at; None where it says nothing.
+
+    As `sentence_transformers` does: a ``max_seq_length`` beside the transformer comes before the
+    tokenizer's ``model_max_length``.
+    """
+    listed = path / "modules.json"
+    place = transformer_place(path, read_json(listed, path, [{}])) if listed.is_file() else path
+    for name in _TRANSFORMER_SETTINGS:
+        file = place / f"sentence_{name}_config.json"
+        if file.is_file():
+            length = read_json(file, path).get("max_seq_length")
+            return length if type(length) is int and length > 0 else None
+    return None
+
+
+register_source(
+    ModelSource(
+        "hub_entry",
+        "an entry of the hub's cache",
+        recognises=is_hub_entry,
+        stands_for=hub_snapshot,
+    )
+)
+register_source(
+    ModelSource(
+        "folder",
+        "a Hugging Face folder",
+        recognises=is_model_folder,
+        load=_load_transformers,
+        packages=("torch", "transformers"),
+        extra="torch",
+        files=_files,
+        text_length=_text_length,
+    )
+)
+register_source(
+    ModelSource(
+        "checkpoint",
+        "an I-BERT checkpoint",
+        recognises=_is_checkpoint,
+        load=_load_checkpoint,
+        to_verify=("torch", "transformers"),
+        extra="torch",
+        files=_files,
+        text_length=_text_length,
+        precedence=1,
+    )
+)
