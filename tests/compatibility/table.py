@@ -29,39 +29,39 @@ _LEVELS = (1e-5, 1e-4)
 
 _INTRODUCTION = """# Which models can be imported
 
-Written by `make compatibility`, which builds every architecture below from its transformers
-configuration with random weights, imports it, and compares the canonical form with torch on padded
-batches of two other lengths than the traced one (images: another batch); a test fails when what it
-finds differs from this page. Names are the `model_type` of `config.json`. An architecture that is
-not listed is tried all the same: what is matched is the arithmetic, not the name, and what has no
-integer form is refused with the operator, the layer and the reason.
+Written by `make compatibility`, and compared by a test. Every architecture below is built from its
+transformers configuration with random weights, imported, and compared with torch on padded batches
+of two lengths that differ from the traced one (image models: on another batch). Names are the
+`model_type` of `config.json`.
 
-What can be expressed: absolute or RoBERTa-like positions, post-norm and pre-norm blocks, GELU (erf
-or tanh), SiLU, quick-GELU, ReLU, tanh, sigmoid, gated layers, LayerNorm, RMSNorm, attention in
-which every token sees all others that are not padding, or those in a range of distances from it
-(causal, sliding windows), capped scores, a bias on scores that depends on head and distance, or of
-images on head, query and key, heads of queries that share keys, norms of heads, rotary embeddings
-(of an image's patches alone, too), shared layers, projected embeddings, patches of images, learned
-tokens before a sequence or among those, the mean of a part of it, what one learned query sees of
-it, joined channels, neighbours' embeddings, convolutions of images or features and along a
-sequence, factors and rows by channel, clipped lines (ReLU6, hard swish), leaky ReLU, products with
-the padding mask, poolings and vectors of length 1.
+An architecture that is not listed may import too: the importer matches operations, not names. A
+model without an integer form is refused with the operator, the layer and the reason.
+
+Supported building blocks:
+
+- *Positions*: absolute, RoBERTa's, rotary, relative and distance biases, disentangled attention.
+- *Blocks*: post-norm and pre-norm, gated, parallel and shared layers; LayerNorm, RMSNorm, norms of
+  heads, factors per channel.
+- *Activations*: GELU (erf and tanh), SiLU, quick-GELU, ReLU, leaky ReLU, ReLU6, hard swish, tanh,
+  sigmoid.
+- *Attention*: bidirectional, causal, sliding window, grouped queries, capped scores, a bias per
+  head and distance (of images: per head, query and key), attention pooling by one learned query.
+- *Inputs*: token ids, image patches, feature frames; convolutions of images and along a sequence,
+  learned tokens, projected embeddings.
+- *Outputs*: tokens, poolings, vectors of unit length, the heads of [importing](importing.md).
 """
 
 
-_MISSING = """What it would take, where the reason alone does not say it, and what to use instead:
+_MISSING = """Where the reason alone does not say what is missing, and what to use instead:
 
-- convbert: its dynamic convolution weighs neighbours by a softmax of the text (kernels are
-  computed, not learned): a product of windows and weights for each token, which no integer operator
-  is. ELECTRA and MPNet are close to it and supported.
-- tapas: positions within a cell of a table and the mean of cells need sums by segment, whose number
-  depends on the text. A BERT that reads the table as text has none.
-- funnel: tokens are pooled between blocks, so sequences get shorter from block to block, with their
-  padding masks and relative positions. Integer programs have one length of sequence.
-- longformer, nystromformer, mra: attention over chunks whose number depends on the length, or is
-  padded to it. ModernBERT has windows that are supported.
-- swin, sam, vitdet: windows of two directions. DINOv2 and ViT are supported.
-- bloom, ctrl, opt, xglm: positions or biases that are made from the mask, or for one length.
+- convbert: kernels of its convolution are computed from the text. Use ELECTRA or MPNet.
+- tapas: sums over segments whose number depends on the text. A BERT that reads the table as text
+  has none.
+- funnel: the sequence gets shorter from block to block; integer programs have one length.
+- longformer, nystromformer, mra: attention over chunks whose number depends on the length. Use
+  ModernBERT, whose sliding windows are supported.
+- swin, sam, vitdet: windows in two directions. Use DINOv2 or ViT.
+- bloom, ctrl, opt, xglm: positions or biases are computed from the mask, or for one length.
 """
 
 
@@ -140,14 +140,20 @@ def build(architecture: Architecture, head: str) -> Any:
 def render(findings: Iterable[Finding]) -> str:
     """Return the document."""
     found = list(findings)
-    supported = [finding.row() for finding in found if finding.heads]
+    # One row for all architectures of which the same is said.
+    alike: dict[str, list[str]] = {}
+    for finding in found:
+        if finding.heads:
+            rest = finding.row().removeprefix(f"| {finding.label} ")
+            alike.setdefault(rest, []).append(finding.label)
+    supported = [f"| {', '.join(labels)} {rest}" for rest, labels in alike.items()]
     refused = [finding.row() for finding in found if not finding.heads]
     return "\n".join(
         [
             _INTRODUCTION,
             "## Supported",
             "",
-            "| architecture | heads that were tried | largest difference from torch | refused |",
+            "| architectures | heads that were tried | largest difference from torch | refused |",
             "| --- | --- | --- | --- |",
             *supported,
             "",
@@ -166,8 +172,12 @@ def render(findings: Iterable[Finding]) -> str:
 
 def rows(text: str) -> dict[str, str]:
     """Lines of the document's tables by architecture."""
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    return {line.split(" | ")[0].removeprefix("| "): line for line in lines}
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("| "):
+            labels, rest = line.removeprefix("| ").split(" | ", 1)
+            found.update({label: f"| {label} | {rest}" for label in labels.split(", ")})
+    return found
 
 
 def main() -> None:
