@@ -40,7 +40,7 @@ class KernelBlocks:
 
     def __init__(self, layout: KernelLayout, batch: int, layer: str) -> None:
         self.layout = layout
-        self.arithmetic = layout.arithmetic
+        self.arithmetic = layout.arithmetic.fresh()
         self.batch = batch
         self.layer = layer
         self.attributes: dict[str, object] = {}
@@ -56,6 +56,10 @@ class KernelBlocks:
         """Value of an expression that the specification did not make."""
         return Ranged(low, high, expr, arithmetic=self.arithmetic)
 
+    def trace(self, entry: Callable[..., Any], *index: Any) -> Ranged:
+        """Expression of one entry, with the let-bindings that it needs."""
+        return trace(entry, *index, arithmetic=self.arithmetic)
+
     def define(
         self, name: str, shape: tuple[int, ...], entry: Callable[..., Any], dtype: str = ""
     ) -> Stage:
@@ -63,7 +67,7 @@ class KernelBlocks:
         bounds: list[Ranged] = []
 
         def compute(*index: Any) -> Any:
-            value = trace(entry, *index)
+            value = self.trace(entry, *index)
             bounds.append(value)
             return expression(value, dtype or value.dtype)
 

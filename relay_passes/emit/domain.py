@@ -16,7 +16,7 @@ from tvm import te, tirx
 from ..errors import LoweringError
 from ..integer.intervals import accumulator_bounds, check_sum, sum_bounds
 from ..spec import short_layer_norm
-from ..spec.values import INT32, Condition, Ranged, ranged, trace
+from ..spec.values import INT32, Condition, Ranged, ranged
 from .attention import KernelHeads
 from .blocks import KernelBlocks
 from .stage import Stage, expression
@@ -67,7 +67,7 @@ class KernelDomain(KernelBlocks):
         k = te.reduce_axis((0, extent), name="k")
 
         def compute(*index: Any) -> Any:
-            value = trace(entry, *index, k.var)
+            value = self.trace(entry, *index, k.var)
             bounds.append(value)
             check_sum(name, value, extent, dtype or "int64")
             total = Ranged(*sum_bounds(value, extent))
@@ -89,7 +89,7 @@ class KernelDomain(KernelBlocks):
         k = te.reduce_axis((0, extent), name="k")
 
         def compute(*index: Any) -> Any:
-            value = trace(entry, *index, k.var)
+            value = self.trace(entry, *index, k.var)
             bounds.append(value)
             return te.max(expression(value, dtype or value.dtype), axis=k)
 
@@ -138,7 +138,7 @@ class KernelDomain(KernelBlocks):
 
         def squared(row: Any, part: Any) -> Any:
             channel = part * group + j.var
-            return expression(trace(lambda: short_layer_norm.square(x(row, channel))), "int32")
+            return expression(self.trace(lambda: short_layer_norm.square(x(row, channel))), "int32")
 
         groups = te.compute(
             (rows, channels // group),

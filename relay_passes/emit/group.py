@@ -99,7 +99,7 @@ class GroupEmitter:
         if split > 1:
             domain.attributes["ibert.rows_per_token"] = split
         stages: dict[relax.Var, Any] = {
-            var: self._packed(var) if var in weights else self._argument(var, split)
+            var: self._packed(var) if var in weights else self._argument(domain, var, split)
             for var in function.params
         }
         products = _products_read_by_runs(function)
@@ -158,7 +158,7 @@ class GroupEmitter:
         shape = self.layout.packed_shape(*array.shape)
         return PackedWeight(array, te.placeholder(shape, "int8", name="weight"))
 
-    def _argument(self, var: relax.Var, split: int) -> Stage:
+    def _argument(self, domain: KernelDomain, var: relax.Var, split: int) -> Stage:
         shape = static_shape(var.ty)
         dtype = str(var.ty.dtype)
         constant = var.name in self.parameters
@@ -166,9 +166,9 @@ class GroupEmitter:
         tensor = te.placeholder(stored, dtype, name="input")
         if constant:
             array = self.parameters[var.name]
-            return Stage(tensor, int(array.min()), int(array.max()), self.layout.arithmetic)
+            return domain.stage(tensor, int(array.min()), int(array.max()))
         low, high = self.bounds.get(var.name, dtype_bounds(dtype))
-        return Stage(tensor, low, high, self.layout.arithmetic)
+        return domain.stage(tensor, low, high)
 
 
 def _products_read_by_runs(function: relax.Function) -> dict[relax.Var, relax.Call]:

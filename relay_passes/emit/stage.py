@@ -8,7 +8,7 @@ from typing import Any
 from tvm import te, tirx
 
 from ..errors import LoweringError
-from ..spec.arithmetic import VECTORS, Arithmetic
+from ..spec.arithmetic import Arithmetic
 from ..spec.values import Ranged, ranged
 
 
@@ -33,7 +33,7 @@ class Stage:
     tensor: te.Tensor
     low: int
     high: int
-    arithmetic: Arithmetic = VECTORS
+    arithmetic: Arithmetic
     is_known: bool = False
     offset: int = 0
 

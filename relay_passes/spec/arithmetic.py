@@ -7,10 +7,16 @@ the operation as it is; the intervals are the same either way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from .binding import Scope
 
+
+@dataclass
 class Arithmetic:
     """The plain expressions, for machines with vectors.
 
@@ -18,9 +24,27 @@ class Arithmetic:
     ----------
     keeps_short : bool
         Whether short values are computed in int16.
+    scope : Scope or None
+        Takes the let-bindings of what is being traced with values of this arithmetic.
     """
 
     keeps_short: ClassVar[bool] = True
+    scope: Scope | None = field(default=None, init=False, repr=False, compare=False)
+
+    def fresh(self) -> Arithmetic:
+        """The same arithmetic, for values that are traced apart from all others."""
+        made = copy(self)
+        made.scope = None
+        return made
+
+    @contextmanager
+    def tracing(self) -> Iterator[Scope]:
+        """Let values of this arithmetic have a scope of their own, within that of now."""
+        outer, self.scope = self.scope, Scope()
+        try:
+            yield self.scope
+        finally:
+            self.scope = outer
 
     def add(self, x: Any, number: int) -> Any:
         """``x + number``."""
@@ -88,7 +112,7 @@ def shared(*values: Any) -> Arithmetic:
     for value in values:
         if found is ANY:
             found = value.arithmetic
-        elif value.arithmetic is not ANY and value.arithmetic != found:
+        elif value.arithmetic is not ANY and value.arithmetic is not found:
             names = f"{type(found).__name__} and {type(value.arithmetic).__name__}"
             raise TypeError(f"values of two arithmetics are combined: {names}")
     return found

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 
@@ -61,36 +58,20 @@ def _add(analyzer: Any, var: Any, bound: Any) -> None:
     analyzer.update(var, analyzer.const_int_bound(bound))
 
 
-_scope: ContextVar[Scope | None] = ContextVar(
-    "ibert_tvm.relay_passes.spec.binding.scope", default=None
-)
-
-
-@contextmanager
-def scope() -> Iterator[Scope]:
-    """Open a scope in which `bind` makes variables; close the result with ``Scope.close``."""
-    current = Scope()
-    token = _scope.set(current)
-    try:
-        yield current
-    finally:
-        _scope.reset(token)
-
-
 def bind(value: Any) -> Any:
     """Mark a value that is used more than once.
 
     Without it, the expression of such a value is duplicated at each use, and grows exponentially
-    in iterations. No effect on arrays, on pure intervals and outside a `scope`.
+    in iterations. No effect on arrays, on pure intervals, and where nothing is traced with the
+    value's arithmetic.
     """
-    current = _scope.get()
-    if current is None or getattr(value, "expr", None) is None:
+    if getattr(value, "expr", None) is None or value.arithmetic.scope is None:
         return value
     tir = tirx_module()
     if isinstance(value.expr, (tir.Var, tir.IntImm)):
         return value
     bound = value.arithmetic.bind(value, bind)
-    return current.bind(value) if bound is None else bound
+    return value.arithmetic.scope.bind(value) if bound is None else bound
 
 
 def bind_amount(value: Any) -> Any:
@@ -109,7 +90,7 @@ def bind_amount(value: Any) -> Any:
     tir = tirx_module()
     if value.expr is None or isinstance(value.expr, tir.IntImm):
         return value
-    current = _scope.get() or Scope()
+    current = value.arithmetic.scope or Scope()
     if current.lower_bound(value.expr) >= 0:
         return value
     return bind(value.with_expr(value.expr.astype(f"u{value.dtype}").astype(value.dtype)))

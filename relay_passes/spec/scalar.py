@@ -105,7 +105,7 @@ def _is_short(x: Ranged) -> bool:
     return _usable(x) and _fits(x.low, x.high, INT16)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scalar(Arithmetic):
     """See the module's text.
 

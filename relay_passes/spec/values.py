@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import RangeError
-from .arithmetic import shared
-from .binding import bind, bind_amount, scope, tirx_module
+from .arithmetic import Arithmetic, shared
+from .binding import bind, bind_amount, tirx_module
 from .ranged import (
     Condition,
     Constant,
@@ -47,7 +47,12 @@ from .ranged import (
 from .widths import INT16, INT32, fits
 
 
-def trace(function: Callable[..., Value], *arguments: Any, **keywords: Any) -> Ranged:
+def trace(
+    function: Callable[..., Value],
+    *arguments: Any,
+    arithmetic: Arithmetic | None = None,
+    **keywords: Any,
+) -> Ranged:
     """Call a specification function with `Ranged` arguments and close its let-bindings.
 
     Parameters
@@ -56,15 +61,30 @@ def trace(function: Callable[..., Value], *arguments: Any, **keywords: Any) -> R
         A function of this package that returns one value.
     *arguments, **keywords
         Passed on; `Ranged` ones carry the TIR expressions of the operands.
+    arithmetic
+        That of the values which the function reads besides; by default it reads its arguments
+        only, which get an arithmetic of their own.
 
     Returns
     -------
     Ranged
         Interval, dtype and one self-contained TIR expression of the result.
     """
-    with scope() as current:
-        result: Ranged = current.close(ranged(function(*arguments, **keywords)))
+    if arithmetic is None:
+        given = [x for x in (*arguments, *keywords.values()) if isinstance(x, Ranged)]
+        arithmetic = own = shared(*given).fresh()
+        arguments = tuple(_of(own, x) for x in arguments)
+        keywords = {name: _of(own, x) for name, x in keywords.items()}
+    with arithmetic.tracing() as scope:
+        result: Ranged = scope.close(ranged(function(*arguments, **keywords)))
         return result
+
+
+def _of(arithmetic: Arithmetic, x: Any) -> Any:
+    """The same value with another arithmetic."""
+    if not isinstance(x, Ranged) or x.expr is None:
+        return x
+    return Ranged(x.low, x.high, x.expr, x.is_short, arithmetic)
 
 
 def spelled_as(function: str, x: Value) -> Ranged | None:

@@ -711,9 +711,8 @@ class _GivenProducts(KernelHeads):
 class _SoftmaxDomain(KernelDomain):
     """Kernels of which the matrix products of attention come in."""
 
-    def __init__(self, layout: KernelLayout, scores: Stage, weighed: Stage) -> None:
-        super().__init__(layout, 1, "softmax")
-        self.scores, self.weighed = scores, weighed
+    scores: Stage
+    weighed: Stage
 
     def heads(self, attention: Attention, operands: dict[str, Stage]) -> KernelHeads:
         """See `_GivenProducts`."""
@@ -725,10 +724,10 @@ def _softmax_kernel(
     target: TargetDescription, rows: int, keys: int, head_dim: int, largest: int, record: Attention
 ) -> tuple[tirx.PrimFunc, str]:
     """Emit the kernel; return it, and the type of the exponentials that it stores."""
-    layout = layout_of(target)
+    domain = _SoftmaxDomain(layout_of(target), 1, "softmax")
 
     def stage(name: str, shape: tuple[int, ...], dtype: str, low: int, high: int) -> Stage:
-        return Stage(te.placeholder(shape, dtype, name=name), low, high, layout.arithmetic)
+        return domain.stage(te.placeholder(shape, dtype, name=name), low, high)
 
     bound = record.exponential.maximum * keys * 127
     scores = stage("products", (1, 1, rows, keys), "int32", -largest, largest)
@@ -736,7 +735,7 @@ def _softmax_kernel(
     mask = stage("mask", (1, keys), "int32", 0, 1)
     multiplier = stage("multiplier", (1,), "int16", 0, 2**15 - 1)
     heads = {name: stage(name, (keys, head_dim), "int8", *_INT8) for name in "qkv"}
-    domain = _SoftmaxDomain(layout, scores, weighed)
+    domain.scores, domain.weighed = scores, weighed
     attended = record.body(domain, **heads, mask=mask, multiplier=multiplier)
     shape = domain.given.shape
     assert (shape.keys, rows % shape.tile) == (keys, 0), "only whole tiles"

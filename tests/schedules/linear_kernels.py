@@ -6,7 +6,6 @@ import numpy as np
 from tvm import te, tirx
 
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
-from ibert_tvm.relay_passes.emit.stage import Stage
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import TargetDescription
 from tests.schedules.machine import layout_of
@@ -28,9 +27,9 @@ def linear_kernel(
     bias = te.placeholder((columns,), "int32", name="bias")
     bounds = np.iinfo(dtype)
     result = domain.linear(
-        Stage(x, bounds.min, bounds.max, layout.arithmetic),
+        domain.stage(x, bounds.min, bounds.max),
         PackedWeight(weight, packed),
-        Stage(bias, -(2**20), 2**20, layout.arithmetic),
+        domain.stage(bias, -(2**20), 2**20),
     )
     func = te.create_prim_func([x, packed, bias, result.tensor])
     for key, value in {"ibert.kernel": "linear", **domain.attributes}.items():

@@ -12,7 +12,6 @@ from tvm import te
 
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
-from ibert_tvm.relay_passes.emit.stage import Stage
 from tests.examples import examples
 from tests.schedules.linear_kernels import (
     SIZES,
@@ -53,10 +52,11 @@ def product_bounds(weight: np.ndarray, low: int, high: int) -> tuple[int, int]:
     """What emission takes the entries of ``x weight^T`` to be, for x in [low, high]."""
     layout = KernelLayout("int8", lanes=1, depth=1, max_row_tile=1)
     columns, depth = weight.shape
-    x = Stage(te.placeholder((1, depth), "int8"), low, high)
+    domain = KernelDomain(layout, 1, "layer")
+    x = domain.stage(te.placeholder((1, depth), "int8"), low, high)
     packed = te.placeholder(layout.packed_shape(columns, depth), "int8")
-    bias = Stage(te.placeholder((columns,), "int32"), 0, 0)
-    result = KernelDomain(layout, 1, "layer").linear(x, PackedWeight(weight, packed), bias)
+    bias = domain.stage(te.placeholder((columns,), "int32"), 0, 0)
+    result = domain.linear(x, PackedWeight(weight, packed), bias)
     return result.low, result.high
 
 

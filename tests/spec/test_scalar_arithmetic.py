@@ -171,8 +171,9 @@ def test_intervals_are_the_same_and_nothing_is_16_bits_wide(name: str) -> None:
 def test_the_product_of_a_difference_adds_what_is_the_same_for_a_row() -> None:
     from tvm import tirx
 
+    scalar = Scalar()
     x, mean, factor = (
-        Ranged(-(2**14), 2**14 - 1, tirx.Var(name, "int32"), arithmetic=Scalar())
+        Ranged(-(2**14), 2**14 - 1, tirx.Var(name, "int32"), arithmetic=scalar)
         for name in ("x", "mean", "factor")
     )
     text = str(((short(x) - short(mean)) * factor).expr)

@@ -173,6 +173,24 @@ def test_bound_values_keep_an_expression_from_growing() -> None:
     assert len(str(expr)) < 10_000, "without let-bindings there would be 2^30 terms"
 
 
+def test_a_trace_within_another_binds_for_itself() -> None:
+    from tvm import tirx
+
+    arithmetic = Arithmetic()
+    x, y = (Ranged(-9, 9, tirx.Var(n, "int32"), arithmetic=arithmetic) for n in "xy")
+    inner: list[Ranged] = []
+
+    def outer() -> Ranged:
+        twice = values.bind(x + x)
+        inner.append(values.trace(lambda: values.bind(y + 1) * 2, arithmetic=arithmetic))
+        return values.bind(twice + 1) * 3
+
+    traced = values.trace(outer, arithmetic=arithmetic)
+    assert arithmetic.scope is None
+    assert [str(v.name) for v in tirx.analysis.undefined_vars(inner[0].expr)] == ["y"]
+    assert [str(v.name) for v in tirx.analysis.undefined_vars(traced.expr)] == ["x"]
+
+
 def test_a_constant_needs_none_of_the_values_bound_on_its_way() -> None:
     from tvm import tirx
 

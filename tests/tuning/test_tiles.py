@@ -13,7 +13,6 @@ from tvm import te, tirx
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
 from ibert_tvm.relay_passes.emit.group import row_count_argument
-from ibert_tvm.relay_passes.emit.stage import Stage
 from ibert_tvm.schedules import ScheduleError, schedule_kernel
 from ibert_tvm.schedules.tiles import (
     AttentionTile,
@@ -54,11 +53,7 @@ def linear(
     x = te.placeholder((rows, DEPTH), dtype, name="x")
     bias = te.placeholder((columns,), "int32", name="bias")
     bounds = np.iinfo(dtype)
-    arithmetic = layout.arithmetic
-    stages = (
-        Stage(x, bounds.min, bounds.max, arithmetic),
-        Stage(bias, -(2**20), 2**20, arithmetic),
-    )
+    stages = domain.stage(x, bounds.min, bounds.max), domain.stage(bias, -(2**20), 2**20)
     operand = te.placeholder(layout.packed_shape(columns, DEPTH), "int8", name="weight")
     result = domain.linear(stages[0], PackedWeight(weight, operand), stages[1])
     arguments = [x, operand, bias]
