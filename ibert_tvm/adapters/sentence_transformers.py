@@ -13,6 +13,7 @@ from typing import Any
 
 from ..common.errors import UsageError
 from ..encoder import Encoder
+from ..model.heads import KINDS
 from .requirements import require_package
 
 require_package("sentence_transformers", __name__)
@@ -42,7 +43,7 @@ class IbertModule(InputModule):
     def __init__(self, model: str | os.PathLike[str] | Encoder, **options: Any) -> None:
         super().__init__()
         self.encoder = model if isinstance(model, Encoder) else Encoder(model, **options)
-        if not {"embedding", "pooled", "hidden_state"} & {*self.encoder.kinds}:
+        if not any(KINDS[kind].feature for kind in self.encoder.kinds):
             raise UsageError(
                 "the model cannot be the module of a SentenceTransformer",
                 where=str(self.encoder.library.metadata.path),
@@ -110,10 +111,9 @@ class IbertModule(InputModule):
             record.name: features[record.name].cpu().numpy() for record in library.metadata.inputs
         }
         outputs = library.run(**inputs)
-        names = {"hidden_state": "token_embeddings"}
         for record in library.metadata.outputs:
-            name = names.get(record.kind, "sentence_embedding")
-            features[name] = torch.from_numpy(outputs[record.name])
+            if feature := KINDS[record.kind].feature:
+                features[feature] = torch.from_numpy(outputs[record.name])
         return features
 
     def save(self, output_path: str, *_arguments: Any, **_options: Any) -> None:

@@ -203,9 +203,10 @@ def _collect(job: Job, load: Callable[[str], CanonicalModel]) -> dict[str, Any]:
 
 def _digest(job: Job) -> str:
     """As certificates state it: of the file, or of the folder's manifest."""
-    from ..common.integrity import MANIFEST, file_sha256
+    from ..common.files import files_sha256
+    from ..common.integrity import MANIFEST
 
-    return file_sha256(job.path / MANIFEST if job.path.is_dir() else job.path)
+    return files_sha256([job.path / MANIFEST if job.path.is_dir() else job.path])
 
 
 class _Parts:

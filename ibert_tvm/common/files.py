@@ -323,7 +323,7 @@ def _sweep(folder: Path) -> None:
 
 
 def files_sha256(files: Sequence[Path]) -> str:
-    """Return the hash of the contents of files, one after the other."""
+    """Return the hash of the contents of files, one after the other; OSError as in reading."""
     digest = hashlib.sha256()
     for file in files:
         with file.open("rb") as stream:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import DocumentError
+from .files import files_sha256
 from .schema import STRING, check, integer, one_of
 from .strict_json import read_json
 
@@ -24,21 +25,11 @@ _SEAL = "sha256"
 _MAX_MANIFEST_BYTES = 2**20
 _MAX_DEPTH = 4
 _MAX_FILE_BYTES = 16 * 2**30
-_CHUNK = 2**20
 _SCHEMA = {
     "format": one_of("ibert-manifest"),
     "version": one_of(1),
     "files": {"*": {"sha256": STRING, "bytes": integer(0, _MAX_FILE_BYTES)}},
 }
-
-
-def file_sha256(file: Path) -> str:
-    """Return the hash of a file's content; OSError if it cannot be read."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def write_manifest(folder: Path) -> None:
@@ -56,7 +47,7 @@ def write_manifest(folder: Path) -> None:
     """
     names = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     files = {
-        name: {"sha256": file_sha256(folder / name), "bytes": (folder / name).stat().st_size}
+        name: {"sha256": files_sha256([folder / name]), "bytes": (folder / name).stat().st_size}
         for name in sorted(names)
         if name not in (MANIFEST, SIGNATURE)
     }
@@ -99,7 +90,7 @@ def check_manifest(folder: Path, refuse: Callable[[Path, str], Exception]) -> tu
             size = places[-1].stat().st_size
             if size != stated["bytes"]:
                 raise refuse(places[-1], f"it has {size} bytes; {MANIFEST} says {stated['bytes']}")
-            if file_sha256(places[-1]) != stated["sha256"]:
+            if files_sha256(places[-1:]) != stated["sha256"]:
                 raise refuse(
                     places[-1], f"its SHA-256 is not the one in {MANIFEST}: it was changed"
                 )

@@ -12,9 +12,11 @@ import math
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from .errors import DocumentError
 
@@ -28,6 +30,21 @@ def shown(value: Any) -> str:
     """Part of a document as an error shows it: JSON in printable ASCII, cut where it is long."""
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[BinaryIO]:
+    """Open an untrusted file to read; `DocumentError` if that fails, or if it is no regular file.
+
+    A pipe, which somebody would have to write to, is refused instead of waited for.
+    """
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise DocumentError("it is no regular file")
+            yield stream
+    except OSError as error:
+        raise DocumentError(str(error.strerror or error)) from error
 
 
 def read_bytes(file: Path, max_bytes: int) -> bytes:
@@ -49,14 +66,8 @@ def read_bytes(file: Path, max_bytes: int) -> bytes:
     DocumentError
         If it cannot be read, is no regular file, or has more in it.
     """
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-        with open(descriptor, "rb") as stream:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise DocumentError("it is no regular file")
-            content = stream.read(max_bytes + 1)
-    except OSError as error:
-        raise DocumentError(str(error.strerror or error)) from error
+    with opened(file) as stream:
+        content = stream.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise DocumentError(f"it has more than {max_bytes} bytes")
     return content

@@ -13,21 +13,18 @@ from numpy.typing import NDArray
 
 from ..common.errors import InputError, UsageError
 from ..frontend.sources import is_source
-from ..model.heads import heads_with, kinds_of
+from ..model.heads import KINDS, heads_with, kinds_of
+from ..model.scores import FUNCTIONS, normalized, ranked_classes, softmax
 from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library
 from .batches import Part, Text, run_batches
 from .entities import TaggedToken, entities, tagged_tokens
 from .prepared import Options, prepared_library
 from .progress import progress_bar
-from .scores import FUNCTIONS, normalized, ranked_classes, softmax
 from .spans import Span, best_span
 from .tensors import tensor_of
 
 _logger = logging.getLogger(__name__)
-
-_OVERLAP = 128
-"""Tokens that windows of a long context share: an answer may lie across their border."""
 
 
 class Encoder:
@@ -403,9 +400,7 @@ class Encoder:
             If a text is no text or empty, or the question leaves no room for the context.
         """
         name = self.output_name("answer")
-        overlap = min(_OVERLAP, self.max_seq_length // 2)
-        overlap = min(overlap, max(0, (self.max_seq_length - self._length(question, context)) // 2))
-        windows = self.tokenizer.windows((question, context), self.max_seq_length, overlap)
+        windows = self.tokenizer.question_windows((question, context), self.max_seq_length)
         found: list[Span] = []
         for window, logits in zip(
             windows, self._run_windows(windows, name, batch_size), strict=True
@@ -425,11 +420,6 @@ class Encoder:
             "start": best.start,
             "end": best.end,
         }
-
-    def _length(self, question: str, context: str) -> int:
-        """Tokens of every window that are not the context's."""
-        (whole,) = self.tokenizer.windows((question, context), 2**31 - 1)
-        return sum(text != 1 for text in whole.texts)
 
     def _encode_with(
         self, names: Sequence[str], sentences: str | Sequence[str], options: dict[str, Any]
@@ -535,8 +525,7 @@ class Encoder:
         for part in self._parts(texts, batch_size, bar):
             arrays: dict[str, NDArray[Any]] = dict(part.tokens.inputs(names))
             for record in self.library.metadata.outputs:
-                name = {"hidden_state": "token_embeddings"}.get(record.kind, record.name)
-                name = "sentence_embedding" if record.kind in kinds_of("encode") else name
+                name = KINDS[record.kind].feature or record.name
                 arrays[name] = part.outputs[record.name].dequantize()
             tensors = {name: tensor_of(array) for name, array in arrays.items()}
             for place, row in enumerate(part.rows):

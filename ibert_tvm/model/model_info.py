@@ -5,10 +5,12 @@ This module imports neither TVM nor torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from ..common.errors import DocumentError
+from ..common.schema import INTEGER, STRING, check, either, one_of
 from .heads import HEADS, KINDS
 
 
@@ -176,6 +178,8 @@ class ModelInfo:
             count = len(real.axes.split(", "))
             if len(self.image_size) != count or min(self.image_size) < 1:
                 raise ValueError(f"image_size is {self.image_size}: {real.axes} are needed")
+        if self.static_shape is not None and len(self.static_shape) != 2:
+            raise ValueError(f"static_shape is {self.static_shape}: batch and length are needed")
         if self.problem_type not in (None, *SCORES):
             raise ValueError(f"problem_type is {self.problem_type!r}, none of {', '.join(SCORES)}")
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
@@ -209,105 +213,59 @@ class ModelInfo:
     def from_json(cls, document: Any) -> ModelInfo:
         """Read what `to_json` wrote.
 
-        Parameters
-        ----------
-        document : dict
-            The dictionary.
-
-        Returns
-        -------
-        ModelInfo
-            The information.
-
         Raises
         ------
-        TypeError
-            If `document` is no dictionary or a field has another type.
-        KeyError
-            If a required field is missing.
+        DocumentError
+            If it is no such document: a field is missing, unknown or of another type.
         ValueError
-            If a field is unknown, or its value is not allowed.
+            If a value is not allowed.
         """
-        if not isinstance(document, dict):
-            raise TypeError(f"a JSON object was expected, not {type(document).__name__}")
-        known = {item.name for item in fields(cls)}
-        unknown = sorted(set(document) - known)
-        if unknown:
-            raise ValueError(f"unknown fields: {', '.join(unknown)}")
-        values = dict(document)
-        for names, fits, what in _FIELDS:
-            for name in names:
-                if name in values and not fits(values[name]):
-                    raise TypeError(f"{name} must be {what}")
-        for name in {"inputs", "tokenizer_files", "notes", "image_size", "static_shape"} & {
-            *values
-        }:
-            values[name] = tuple(values[name])
+        check(document, _SCHEMA, "info")
+        if unknown := sorted(set(document) - {item.name for item in fields(cls)}):
+            raise DocumentError(f"unknown fields: {', '.join(unknown)}", "info")
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in document.items()
+        }
         values["outputs"] = tuple(
             OutputInfo(name=item["name"], value=item["value"], kind=item["kind"])
             for item in document["outputs"]
         )
-        values["id2label"] = {
-            int(key): str(label) for key, label in values.get("id2label", {}).items()
-        }
-        missing = [
-            item for item in ("architecture", "head", "inputs", "hidden_size") if item not in values
-        ]
-        if missing:
-            raise KeyError(missing[0])
+        values["id2label"] = {int(key): label for key, label in values.get("id2label", {}).items()}
         return cls(**values)
-
-
-def _is_list(item_fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(item_fits, value))
-
-
-def _is_string(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_integer(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_texts_by_name(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_is_string, (*value, *value.values())))
-
-
-def _is_integer_or_null(value: Any) -> bool:
-    return value is None or type(value) is int
-
-
-def _is_output(value: Any) -> bool:
-    keys = ("name", "value", "kind")
-    return isinstance(value, dict) and all(_is_string(value.get(key)) for key in keys)
-
-
-def _is_labels(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        key.isdecimal() and len(key) < _LONGEST_NUMBER and _is_string(label)
-        for key, label in value.items()
-    )
 
 
 _LONGEST_NUMBER = 10
 _OPTIONAL_STRINGS = ("default_prompt_name", "problem_type")
-
-_FIELDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
-    (("architecture", "head", "source", "source_sha256", "description"), _is_string, "a string"),
-    (
-        ("hidden_size", "num_layers", "vocab_size", "type_vocab_size", "pad_token_id"),
-        _is_integer,
-        "an integer",
+_OPTIONAL_INTEGER = either(INTEGER, one_of(None))
+_LABELS = (
+    lambda value: (
+        isinstance(value, dict)
+        and all(key.isdecimal() and len(key) < _LONGEST_NUMBER for key in value)
+        and all(isinstance(label, str) for label in value.values())
     ),
-    (("max_sequence_length",), _is_integer_or_null, "an integer or null"),
-    (("inputs", "tokenizer_files", "notes"), _is_list(_is_string), "a list of strings"),
-    (("outputs",), _is_list(_is_output), "a list of objects with name, value and kind"),
-    (("id2label",), _is_labels, "an object of strings by number"),
-    (("image_size",), _is_list(_is_integer), "a list of integers"),
-    (("static_shape",), lambda v: isinstance(v, list) and len(v) == 2, "a list of two"),
-    (("static_shape",), _is_list(_is_integer_or_null), "a list of integers or null"),
-    (("prompts",), _is_texts_by_name, "an object of strings"),
-    (_OPTIONAL_STRINGS, _is_string, "a string"),
+    "an object of strings by number",
 )
-"""What the fields of a document may hold, and how that is called."""
+_SCHEMA = {
+    "architecture": STRING,
+    "head": STRING,
+    "inputs": [STRING],
+    "outputs": [{"name": STRING, "value": STRING, "kind": STRING}],
+    "hidden_size": INTEGER,
+    "num_layers": INTEGER,
+    "vocab_size": INTEGER,
+    "type_vocab_size?": INTEGER,
+    "max_sequence_length?": _OPTIONAL_INTEGER,
+    "pad_token_id?": INTEGER,
+    "id2label?": _LABELS,
+    "source?": STRING,
+    "source_sha256?": STRING,
+    "description?": STRING,
+    "tokenizer_files?": [STRING],
+    "notes?": [STRING],
+    "image_size?": [INTEGER],
+    "static_shape?": [_OPTIONAL_INTEGER],
+    "prompts?": {"*": STRING},
+    "default_prompt_name?": STRING,
+    "problem_type?": STRING,
+}
+"""What the fields of a document may hold."""

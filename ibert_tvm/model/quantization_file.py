@@ -125,12 +125,11 @@ def read_quantization(file: Path) -> dict[str, Any]:
         )
     try:
         info = ModelInfo.from_json(document.get("info"))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise damaged(file, f"its model information is unusable: {error}") from error
-    try:
         check(document, _SCHEMA)
     except DocumentError as error:
         raise refused(file, error) from error
+    except ValueError as error:
+        raise damaged(file, f"its model information is unusable: {error}") from error
     if len(document["outputs"]) != len(info.outputs):
         raise damaged(
             file,

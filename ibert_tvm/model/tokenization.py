@@ -30,6 +30,8 @@ MAX_TOKENIZER_BYTES = 64 * 2**20
 MAX_CHARACTERS = 2**20
 """Of a text."""
 _MAX_DEPTH = 16
+_OVERLAP = 128
+"""Tokens that windows of a long context share, as in the original evaluation of SQuAD."""
 _BEHAVIOUR = "its vocabulary and settings"
 """What errors name where encoding fails with files that could be read."""
 
@@ -250,6 +252,15 @@ class Tokenizer:
             )
             for part in (whole, *whole.overflowing)
         ]
+
+    def question_windows(self, pair: tuple[str, str], max_length: int) -> list[Window]:
+        """Question and context as windows of so many tokens.
+
+        They overlap by half of what the question leaves at most. Errors as of `windows`.
+        """
+        (whole,) = self.windows(pair, 2**31 - 1)
+        room = max_length - sum(text != 1 for text in whole.texts)
+        return self.windows(pair, max_length, max(0, min(_OVERLAP, room // 2)))
 
     def batch_of(self, windows: Sequence[Window]) -> TokenizedBatch:
         """Pad windows to one length, in their order."""

@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ibert_tvm.relay_passes.canonical import canonical_calls, operands_of, value_name
 from ibert_tvm.relay_passes.lower import Requirement, requirements
 from ibert_tvm.relay_passes.quantization_table import (
@@ -22,7 +19,6 @@ from .batches import Batch
 from .given import GivenScales, fill_scales, missing_scales
 from .given_weights import WeightUse, embedding_rows, linear_rows
 from .observe import observe_and_build
-from .observers import Statistics, choose_range
 from .options import CalibrationOptions
 from .table import TableBuilder, TableReport
 
@@ -95,7 +91,7 @@ def complete(
     given: GivenQuantization,
     preset: str,
     options: CalibrationOptions,
-    batches: Sequence[Batch] | None,
+    batches: Sequence[Batch],
     progress: Callable[[int, int], None] | None,
 ) -> tuple[QuantizationTable, SourceScales]:
     """Build the table of a model that came quantised.
@@ -110,8 +106,8 @@ def complete(
         "accurate" or "paper".
     options : CalibrationOptions
         How missing scales are estimated.
-    batches : sequence of Batch or None
-        Calibration data.
+    batches : sequence of Batch
+        Calibration data; none if there are no such data.
     progress : callable or None
         Called with the steps done and the steps there are.
 
@@ -127,14 +123,23 @@ def complete(
     """
     needed = requirements(model.module, preset)
     scales = fill_scales(given, needed, options.forms.widen)
-    if scales.missing and batches is None:
-        raise missing_scales(scales, given)
     estimated = QuantizationTable(preset)
     report: TableReport | None = None
-    if scales.missing and batches is not None:
-        estimated, report = _estimate(
-            model, given, scales, needed, preset, options, batches, progress
-        )
+    if scales.missing:
+        if not batches:
+            raise missing_scales(scales, given)
+        still_open = {
+            name: replace(
+                value,
+                matmul=value.matmul and name not in scales.matmul,
+                stream=value.stream and name not in scales.stream,
+            )
+            for name, value in needed.items()
+        }
+        # Integers that came with the model are of numbers that nothing is taken off.
+        options = options.but(value_offsets=False)
+        builder = TableBuilder(still_open, model.parameters, preset, options, given.matrices)
+        estimated, report = observe_and_build(model, batches, builder, progress)
     matmul = {**estimated.matmul, **scales.matmul}
     weights, embeddings, uses = _weights(model, given, scales, needed, matmul, estimated)
     table = QuantizationTable(
@@ -145,56 +150,6 @@ def complete(
         for section in ("matmul", "stream")
     }
     return table, SourceScales(scales, uses, calibrated, report, options.forms.widen)
-
-
-class _MissingBuilder(TableBuilder):
-    """Estimates scales of values whose readers have integers that must stay as they are."""
-
-    def __init__(
-        self,
-        needed: Mapping[str, Requirement],
-        parameters: Mapping[str, NDArray[Any]],
-        preset_name: str,
-        options: CalibrationOptions,
-        fixed: Mapping[str, object],
-    ) -> None:
-        super().__init__(needed, parameters, preset_name, options)
-        self.fixed = fixed
-
-    def _layers(self, name: str) -> dict[str, NDArray[np.float32]]:
-        layers = super()._layers(name)
-        return {} if any(layer in self.fixed for layer in layers) else layers
-
-    def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
-        if self.needed[name].factor_forms:
-            return super()._attention_operand(name, statistics)
-        seen = self.options.observation
-        return choose_range(statistics, seen.observer, seen.percentile, None, self._unsigned(name))
-
-
-def _estimate(
-    model: CanonicalModel,
-    given: GivenQuantization,
-    scales: GivenScales,
-    needed: Mapping[str, Requirement],
-    preset: str,
-    options: CalibrationOptions,
-    batches: Sequence[Batch],
-    progress: Callable[[int, int], None] | None,
-) -> tuple[QuantizationTable, TableReport]:
-    """Calibrate the values that the source has no scale for."""
-    open_ = {
-        name: replace(
-            value,
-            matmul=value.matmul and name not in scales.matmul,
-            stream=value.stream and name not in scales.stream,
-        )
-        for name, value in needed.items()
-    }
-    # Integers that came with the model are of numbers that nothing is taken off.
-    options = options.but(value_offsets=False)
-    builder = _MissingBuilder(open_, model.parameters, preset, options, given.matrices)
-    return observe_and_build(model, batches, builder, options.observation, progress)
 
 
 def _weights(

@@ -144,7 +144,6 @@ def observe_and_build(
     model: CanonicalModel,
     batches: Sequence[Batch],
     builder: TableBuilder,
-    options: Observation,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[QuantizationTable, TableReport]:
     """Run the batches through the model and let a builder choose the scales.
@@ -157,8 +156,6 @@ def observe_and_build(
         Calibration data.
     builder : TableBuilder
         Says what is to be observed, and chooses.
-    options : Observation
-        Sample size and seed.
     progress : callable, optional
         Called with the steps done and the number of steps.
 
@@ -168,7 +165,8 @@ def observe_and_build(
     report : TableReport
     """
     advance = counter(progress, len(batches) + len(builder.operands))
-    statistics = observe(model, batches, builder.observed, builder.sampled, options, advance)
+    seen = builder.options.observation
+    statistics = observe(model, batches, builder.observed, builder.sampled, seen, advance)
     return builder.build(statistics, advance)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
-__all__ = ["Statistics", "choose_range", "finer"]
+__all__ = ["RangeForm", "Statistics", "choose_range", "finer"]
 
 _CLIPPINGS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 # Rows of the sample on which clippings are compared; their error needs no more.
@@ -169,15 +169,46 @@ class Statistics:
         return float(self.channel_magnitude.max())
 
 
+@dataclass(frozen=True, eq=False)
+class RangeForm:
+    """What of an 8-bit form is decided before its range.
+
+    Parameters
+    ----------
+    divisor : numpy.ndarray, optional
+        Per channel [C]: the value is divided by it first (smoothing).
+    splits : numpy.ndarray, optional
+        Columns of each channel, int64 [C], if channels are split.
+    unsigned : bool
+        0..255 with a zero point instead of -127..127.
+    centred : bool
+        A zero point per channel, so that its range lies around the middle of the integers.
+    in_phase : bool
+        Of a centred form: the mean of the first tokens is on the grid of each channel.
+    """
+
+    divisor: NDArray[np.float64] | None = None
+    splits: NDArray[np.int64] | None = None
+    unsigned: bool = False
+    centred: bool = False
+    in_phase: bool = False
+
+    @property
+    def scaling(self) -> NDArray[np.float64]:
+        """The divisor, or ones."""
+        return np.ones(1) if self.divisor is None else self.divisor
+
+    @property
+    def parts(self) -> NDArray[np.int64] | NDArray[np.float64]:
+        """Columns of each channel, or ones."""
+        return np.ones(1) if self.splits is None else self.splits
+
+
 def choose_range(
     statistics: Statistics,
     observer: str,
     percentile: float = 99.99,
-    divisor: NDArray[np.float64] | None = None,
-    unsigned: bool = False,
-    splits: NDArray[np.int64] | None = None,
-    centred: bool = False,
-    in_phase: bool = False,
+    form: RangeForm = RangeForm(),
 ) -> ActivationQuant:
     """Choose the 8-bit form of a value.
 
@@ -189,45 +220,32 @@ def choose_range(
         See the module.
     percentile : float
         For the observer of that name.
-    divisor : numpy.ndarray, optional
-        Per channel [C]: the value is divided by it first (smoothing).
-    unsigned : bool
-        Whether to use 0..255 with a zero point instead of -127..127.
-    splits : numpy.ndarray, optional
-        Columns per channel [C].
-    centred : bool
-        Whether each channel has a zero point of its own, so that its range lies around its centre.
-    in_phase : bool
-        Whether these grids have the mean of the first tokens among their numbers.
+    form : RangeForm
+        What is decided already.
 
     Returns
     -------
     ActivationQuant
     """
-    scaling = np.ones(1) if divisor is None else divisor
-    if centred:
-        return _around_centres(statistics, observer, divisor, unsigned, splits, in_phase)
-    # Of an unsigned form further columns reach higher, not lower.
-    parts = np.ones(1) if splits is None else splits
-    low = min(float((statistics.low / scaling / (1 if unsigned else parts)).min()), 0.0)
-    high = max(float((statistics.high / scaling / parts).max()), 0.0)
     sample = statistics.sample[:: max(statistics.sample.shape[0] // _CLIP_ROWS, 1)]
+    if form.centred:
+        return _around_centres(statistics, sample if observer == "mse" else sample[:0], form)
+    scaling, parts = form.scaling, form.parts
+    # Of an unsigned form further columns reach higher, not lower.
+    low = min(float((statistics.low / scaling / (1 if form.unsigned else parts)).min()), 0.0)
+    high = max(float((statistics.high / scaling / parts).max()), 0.0)
     sample = (sample / scaling).astype(np.float32)
     if observer == "percentile" and sample.size:
         low, high = _percentile_range((sample / parts).astype(np.float32), percentile, low, high)
-    best = replace(_form(low, high, divisor, unsigned), splits=splits)
     if observer != "mse" or not sample.size:
-        return best
+        return _over(low, high, form)
     # The error counts in the value's own units: a divided channel is multiplied again later.
     weight = (scaling**2).astype(np.float32)
-    smallest = np.inf
-    for clipping in _CLIPPINGS:
-        candidate = _form(low * clipping, high * clipping, divisor, unsigned)
-        candidate = replace(candidate, splits=splits)
-        error = float((_rounding_error(sample, candidate) ** 2 * weight).mean())
-        if error < smallest:
-            best, smallest = candidate, error
-    return best
+
+    def error(quant: ActivationQuant) -> float:
+        return float((_rounding_error(sample, quant) ** 2 * weight).mean())
+
+    return min((_over(low * c, high * c, form) for c in _CLIPPINGS), key=error)
 
 
 def finer(quant: ActivationQuant, limit: int) -> ActivationQuant:
@@ -237,43 +255,41 @@ def finer(quant: ActivationQuant, limit: int) -> ActivationQuant:
 
 
 def _around_centres(
-    statistics: Statistics,
-    observer: str,
-    divisor: NDArray[np.float64] | None,
-    unsigned: bool,
-    splits: NDArray[np.int64] | None,
-    in_phase: bool,
+    statistics: Statistics, sample: NDArray[np.float32], form: RangeForm
 ) -> ActivationQuant:
-    """Zero points that put the middle of each channel's range into the middle of the integers."""
-    scaling = np.ones(1) if divisor is None else divisor
-    parts = np.ones(1) if splits is None else splits
-    low, high = (0, 255) if unsigned else (-127, 127)
-    first, last = statistics.channel_ends(rare=unsigned)
+    """Zero points that put the middle of each channel's range into the middle of the integers.
+
+    Clippings are compared on the sample; without one, nothing is clipped.
+    """
+    scaling, parts = form.scaling, form.parts
+    low, high = (0, 255) if form.unsigned else (-127, 127)
+    first, last = statistics.channel_ends(rare=form.unsigned)
     half, middle = (last - first) / 2, (first + last) / 2
-    sample = statistics.sample[:: max(statistics.sample.shape[0] // _CLIP_ROWS, 1)]
-    best: ActivationQuant | None = None
-    smallest = np.inf
-    for clipping in _CLIPPINGS if observer == "mse" and sample.size else (1.0,):
-        levels = parts * (high - low) / 2
+    levels, bound = parts * (high - low) / 2, parts * (low + high) / 2
+
+    def clipped(clipping: float) -> ActivationQuant:
         needed = np.maximum(
             half * clipping / levels, (np.abs(middle) + half * clipping) / (levels + _FARTHEST)
         )
         scale = max(float((needed / scaling).max()), SMALLEST_RANGE / 127)
-        points = np.rint(parts * (low + high) / 2 - middle / (scale * scaling))
-        bound = np.broadcast_to(parts * (low + high) / 2, points.shape)
-        points = np.clip(points, np.ceil(bound - _FARTHEST), np.floor(bound + _FARTHEST))
-        phase = phase_of(statistics, scale * scaling) if in_phase else None
-        quant = ActivationQuant(
-            scale, low, high, 0, divisor, splits, False, points.astype(np.int64), phase
+        points = np.rint(bound - middle / (scale * scaling))
+        limit = np.broadcast_to(bound, points.shape)
+        points = np.clip(points, np.ceil(limit - _FARTHEST), np.floor(limit + _FARTHEST))
+        return ActivationQuant(
+            scale,
+            low,
+            high,
+            channel_divisor=form.divisor,
+            splits=form.splits,
+            channel_zero_point=points.astype(np.int64),
+            phase=phase_of(statistics, scale * scaling) if form.in_phase else None,
         )
-        if observer != "mse" or not sample.size:
-            return quant
+
+    def error(quant: ActivationQuant) -> float:
         steps = quant.rounded(sample / quant.channel_scale)
-        error = float(((steps * quant.channel_scale - sample) ** 2).mean())
-        if error < smallest:
-            best, smallest = quant, error
-    assert best is not None  # there are clippings
-    return best
+        return float(((steps * quant.channel_scale - sample) ** 2).mean())
+
+    return min(map(clipped, _CLIPPINGS), key=error) if sample.size else clipped(1.0)
 
 
 def phase_of(statistics: Statistics, scale: NDArray[np.float64]) -> NDArray[np.float64] | None:
@@ -299,12 +315,12 @@ def _percentile_range(
     return max(low, min(float(below), 0.0)), min(high, max(float(above), 0.0))
 
 
-def _form(
-    low: float, high: float, divisor: NDArray[np.float64] | None, unsigned: bool
-) -> ActivationQuant:
-    if not unsigned:
+def _over(low: float, high: float, form: RangeForm) -> ActivationQuant:
+    """The form over a range of divided values that holds 0."""
+    if not form.unsigned:
         magnitude = max(-low, high) or _RANGE_OF_ZERO
-        return ActivationQuant(max(magnitude, SMALLEST_RANGE) / 127, -127, 127, 0, divisor)
+        scale = max(magnitude, SMALLEST_RANGE) / 127
+        return ActivationQuant(scale, -127, 127, 0, form.divisor, form.splits)
     ideal = -low / max(high - low, SMALLEST_RANGE) * 255
     # Either neighbour of the ideal zero point wastes a little of one side: take the finer scale.
     scale, zero_point = min(
@@ -312,7 +328,7 @@ def _form(
         for zero_point in {math.floor(ideal), math.ceil(ideal)}
         if (zero_point > 0 or low == 0) and (zero_point < 255 or high == 0)
     )
-    return ActivationQuant(scale, 0, 255, zero_point, divisor)
+    return ActivationQuant(scale, 0, 255, zero_point, form.divisor, form.splits)
 
 
 def _unsigned_scale(low: float, high: float, zero_point: int) -> float:

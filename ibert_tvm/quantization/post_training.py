@@ -10,7 +10,7 @@ from ..texts import packaged_texts
 from .batches import Calibration
 from .fidelity import PLAIN_FIDELITY, options_of
 from .options import CalibrationOptions
-from .scale_source import Progress, scale_source
+from .scale_source import CalibrationData, Progress, scale_source
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
@@ -93,7 +93,7 @@ def quantize(
         level = source.fidelity(fidelity)
         changes = {} if observer is None else {"observer": observer}
         options = options_of(level or PLAIN_FIDELITY, seq_len=seq_len, widen=widen, **changes)
-    table, summary = source.choose(calibration, options, tokenizer, progress)
+    table, summary = source.choose(CalibrationData(calibration, options, tokenizer, progress))
     if level is not None:
         summary = {"fidelity": level, **summary}
     return assemble(model, table, summary)
@@ -176,7 +176,7 @@ def calibrate(
         See `quantize`.
     """
     source = scale_source(model, preset, calibration is not None)
-    return source.choose(calibration, options, tokenizer, progress)
+    return source.choose(CalibrationData(calibration, options, tokenizer, progress))
 
 
 def default_texts(source: CanonicalModel) -> list[str] | None:

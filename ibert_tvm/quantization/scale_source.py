@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..model.tokenization import Tokenizer
     from ..model.trained_scales import TrainedScales
 
-__all__ = ["Calibrated", "Progress", "ScaleSource", "scale_source"]
+__all__ = ["Calibrated", "CalibrationData", "Progress", "ScaleSource", "scale_source"]
 
 _logger = logging.getLogger(__name__)
 
@@ -38,6 +38,22 @@ ACCURATE, RELEASED = "accurate", "released"
 Progress = Callable[[int, int], None]
 Chosen = tuple["QuantizationTable", dict[str, Any]]
 """What lowering needs, and a JSON-able summary of how it was chosen."""
+
+
+@dataclass(frozen=True)
+class CalibrationData:
+    """What a source may choose scales from; parameters as of `quantize`."""
+
+    given: Calibration | None
+    options: CalibrationOptions
+    tokenizer: Tokenizer | None = None
+    progress: Progress | None = None
+
+    def batches(self, model: CanonicalModel) -> list[Batch]:
+        """Checked batches for a model; none if there are no data. Errors as of `quantize`."""
+        if self.given is None:
+            return []
+        return batches_of(model, self.given, self.options.observation, self.tokenizer)
 
 
 @dataclass(frozen=True)
@@ -82,14 +98,8 @@ class ScaleSource(ABC):
         )
 
     @abstractmethod
-    def choose(
-        self,
-        calibration: Calibration | None,
-        options: CalibrationOptions,
-        tokenizer: Tokenizer | None = None,
-        progress: Progress | None = None,
-    ) -> Chosen:
-        """Return all scales and integer weights; parameters and errors as of `quantize`."""
+    def choose(self, data: CalibrationData) -> Chosen:
+        """Return all scales and integer weights; errors as of `quantize`."""
 
 
 def scale_source(
@@ -141,31 +151,23 @@ class Calibrated(ScaleSource):
             return ""
         return f"the preset {self.preset} is computed as it was published"
 
-    def choose(
-        self,
-        calibration: Calibration | None,
-        options: CalibrationOptions,
-        tokenizer: Tokenizer | None = None,
-        progress: Progress | None = None,
-    ) -> Chosen:
+    def choose(self, data: CalibrationData) -> Chosen:
         from ibert_tvm.relay_passes.lower import requirements
 
-        if calibration is None:
+        if data.given is None:
             raise UsageError(
                 "there is no calibration data",
                 why=f"with the preset {self.preset} scales are chosen by running texts through the "
                 "model",
                 todo="give a list of texts, or a list of batches",
             )
-        needed = requirements(self.model.module, self.preset)
+        needed, options = requirements(self.model.module, self.preset), data.options
+        batches = data.batches(self.model)
         longest = self.model.info.max_sequence_length
         if longest is not None and longest > MOST_WIDE_KEYS:
             options = options.but(wide_values=False)
-        batches = batches_of(self.model, calibration, options.observation, tokenizer)
         builder = TableBuilder(needed, self.model.parameters, self.preset, options)
-        table, report = observe_and_build(
-            self.model, batches, builder, options.observation, progress
-        )
+        table, report = observe_and_build(self.model, batches, builder, data.progress)
         return table, _summary(batches, options, report)
 
 
@@ -175,21 +177,15 @@ class Given(ScaleSource):
 
     given: GivenQuantization
 
-    def choose(
-        self,
-        calibration: Calibration | None,
-        options: CalibrationOptions,
-        tokenizer: Tokenizer | None = None,
-        progress: Progress | None = None,
-    ) -> Chosen:
+    def choose(self, data: CalibrationData) -> Chosen:
         from .complete import complete
 
-        batches = None
-        if calibration is not None:
-            batches = batches_of(self.model, calibration, options.observation, tokenizer)
-        table, source = complete(self.model, self.given, self.preset, options, batches, progress)
+        batches, options = data.batches(self.model), data.options
+        table, source = complete(
+            self.model, self.given, self.preset, options, batches, data.progress
+        )
         summary: dict[str, Any] = {}
-        if batches is not None and source.report is not None:
+        if source.report is not None:
             summary = _summary(batches, options, source.report)
         return table, {**summary, "source_scales": source.to_json(self.given)}
 
@@ -200,25 +196,16 @@ class Released(ScaleSource):
 
     checkpoint: IbertQuantization
 
-    def choose(
-        self,
-        calibration: Calibration | None,
-        options: CalibrationOptions,
-        tokenizer: Tokenizer | None = None,
-        progress: Progress | None = None,
-    ) -> Chosen:
+    def choose(self, data: CalibrationData) -> Chosen:
         checkpoint, missing = self.checkpoint, self.checkpoint.uncalibrated
-        seen = options.observation
-        batches = None
-        if calibration is not None:
-            batches = batches_of(self.model, calibration, seen, tokenizer)
+        batches, seen = data.batches(self.model), data.options.observation
         summary: dict[str, Any] = {
             "source": "the checkpoint's training",
             "ranges": len(checkpoint.ranges),
             "calibrated_here": list(missing),
             "force_dequant": checkpoint.config.force_dequant,
         }
-        if batches is None or not checkpoint.trained or not missing:
+        if not batches or not checkpoint.trained or not missing:
             return checkpoint.table(), summary
         _logger.warning(
             "%d of %d ranges of the checkpoint are missing and taken from the calibration data: %s",
@@ -226,7 +213,7 @@ class Released(ScaleSource):
             len(checkpoint.ranges),
             ", ".join(missing),
         )
-        advance = counter(progress, len(batches))
+        advance = counter(data.progress, len(batches))
         statistics = observe(self.model, batches, checkpoint.to_observe, (), seen, advance)
         observed = {name: entry.magnitude for name, entry in statistics.items()}
         lengths = _lengths(batches)
@@ -240,13 +227,7 @@ class Trained(ScaleSource):
 
     scales: TrainedScales
 
-    def choose(
-        self,
-        calibration: Calibration | None,
-        options: CalibrationOptions,
-        tokenizer: Tokenizer | None = None,
-        progress: Progress | None = None,
-    ) -> Chosen:
+    def choose(self, data: CalibrationData) -> Chosen:
         from ibert_tvm.relay_passes.lower import requirements
 
         needed = requirements(self.model.module, self.preset)

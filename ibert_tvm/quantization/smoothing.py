@@ -21,7 +21,7 @@ from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQua
 
 from . import row_scaling
 from .balancing import balanced_divisor
-from .observers import Statistics, choose_range, finer
+from .observers import RangeForm, Statistics, choose_range, finer
 from .options import CalibrationOptions
 from .splitting import split_channels
 from .weights import compensated_rounding, nearest, row_scales
@@ -140,7 +140,7 @@ def quantize_operand(
     OperandQuant
     """
     matrix = np.concatenate(list(weights.values())).astype(np.float32)
-    sample = statistics.sample
+    sample, seen = statistics.sample, options.observation
     rows = sample[:: max(sample.shape[0] // _SEARCH_ROWS, 1)]
     target = rows @ matrix.T
     token = np.ones((rows.shape[0], 1), np.float32)
@@ -157,7 +157,13 @@ def quantize_operand(
 
     def attempt(divisor: NDArray[np.float64] | None, alpha: float, forms: Iterable[bool]) -> None:
         divided = extent / (1.0 if divisor is None else divisor)
-        splits = split_channels(divided, form.columns)
+        static = RangeForm(
+            divisor,
+            split_channels(divided, form.columns),
+            form.unsigned,
+            form.centred,
+            options.forms.first_tokens,
+        )
         moved = _moved(matrix, divisor)
         scale = row_scales(moved)
         transposed = nearest(moved, scale).astype(np.float32).T
@@ -165,16 +171,7 @@ def quantize_operand(
             quant = (
                 row_scaling.form(statistics, divisor)
                 if by_row
-                else choose_range(
-                    statistics,
-                    options.observation.observer,
-                    options.observation.percentile,
-                    divisor,
-                    form.unsigned,
-                    splits,
-                    form.centred,
-                    options.forms.first_tokens,
-                )
+                else choose_range(statistics, seen.observer, seen.percentile, static)
             )
             if form.limit:
                 quant = finer(quant, form.limit)

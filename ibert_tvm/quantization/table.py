@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from ibert_tvm.relay_passes.quantization_table import (
 from ibert_tvm.relay_passes.spec.parts import OPERAND_LIMIT
 from ibert_tvm.relay_passes.spec.presets import Preset, preset
 
-from .observers import SMALLEST_RANGE, Statistics, choose_range, finer
+from .observers import SMALLEST_RANGE, RangeForm, Statistics, choose_range, finer
 from .offsets import move_onto_grid, take_off_offsets
 from .options import CalibrationOptions
 from .smoothing import OperandForm, quantize_operand
@@ -91,6 +91,8 @@ class TableBuilder:
         "accurate" or "paper".
     options : CalibrationOptions
         How scales are chosen.
+    fixed : container of str
+        Layers whose integers are given, and stay as they are.
     """
 
     def __init__(
@@ -99,11 +101,13 @@ class TableBuilder:
         parameters: Mapping[str, NDArray[Any]],
         preset_name: str,
         options: CalibrationOptions,
+        fixed: Container[str] = (),
     ) -> None:
         self.needed = needed
         self.parameters = parameters
         self.preset: Preset = preset(preset_name)
         self.options = options
+        self.fixed = fixed
         self._narrow: set[str] = set()
 
     @property
@@ -211,10 +215,11 @@ class TableBuilder:
         )
 
     def _layers(self, name: str) -> dict[str, NDArray[np.float32]]:
-        """Matrices of the linear layers that read a value, by layer name."""
-        return {
-            layer: self.parameters[self.needed[layer].weight] for layer in self.needed[name].layers
-        }
+        """Matrices of the linear layers that read a value, by name; none where one is fixed."""
+        layers = self.needed[name].layers
+        if any(layer in self.fixed for layer in layers):
+            return {}
+        return {layer: self.parameters[self.needed[layer].weight] for layer in layers}
 
     def _may_divide(self, name: str) -> bool:
         """Whether the 8-bit form is made by a requantisation, and its readers can multiply again.
@@ -266,8 +271,11 @@ class TableBuilder:
         return statistics.widened(self.options.observation.margin) if wider else statistics
 
     def _attention_operand(self, name: str, statistics: Statistics) -> ActivationQuant:
-        divisor = None
+        divisor, seen = None, self.options.observation
         forms = self.needed[name].factor_forms
+        if not forms:  # fixed layers read it
+            form = RangeForm(unsigned=self._unsigned(name))
+            return choose_range(statistics, seen.observer, seen.percentile, form)
         if self.preset.value_scale_per_channel and forms == {FACTOR_BY_CHANNEL}:
             # The context is requantised per channel anyway, so every channel of V has its own
             # scale at no cost.
@@ -275,10 +283,10 @@ class TableBuilder:
             top = float(magnitude.max())
             if top > 0:
                 divisor = np.maximum(magnitude / top, 2.0**-6)
-        wide, seen = self._may_be_wide(name) and name not in self._narrow, self.options.observation
+        wide = self._may_be_wide(name) and name not in self._narrow
         if wide:
             statistics = statistics.widened(_WIDE_HEADROOM)
-        quant = choose_range(statistics, seen.observer, seen.percentile, divisor)
+        quant = choose_range(statistics, seen.observer, seen.percentile, RangeForm(divisor))
         return finer(quant, WIDE_RANGE[1]) if wide else quant
 
     def _narrow_values(self, statistics: Mapping[str, Statistics]) -> set[str]:

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 
 from ..common.errors import IbertError, InputError, UsageError
 from ..encoder import Encoder
-from ..encoder.scores import ranked_classes, sigmoid
+from ..model.scores import ranked_classes, sigmoid
 from ..model.tokenization import TokenizedBatch
 from ..version import __version__
 from .batcher import Batcher, ClosedError, OverloadedError, UnavailableError

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..model.heads import kinds_of
 from ..model.model_info import ModelInfo
-from ..model.tokenization import Tokenizer, Window
+from ..model.scores import normalized
 from .answers import exact_match, predicted_answer, token_f1
 from .beir import read_beir
 from .conll import read_conll
@@ -20,15 +21,13 @@ from .errors import DataError
 from .glue import FORMATS, read_glue, texts_of
 from .labels import class_numbers, unknown_labels
 from .measures import Measure, accuracy, f1, macro_f1, matthews, mean, micro_f1, pearson, spearman
-from .ranking import DEPTH, ndcg, rankings, recall, unit
+from .ranking import DEPTH, ndcg, rankings, recall
 from .samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged, chosen, size
 from .sides import Side, output_read
 from .squad import read_squad
 from .tables import TableFormat
 
-_VECTORS = ("embedding", "pooled")
-_OVERLAP = 128
-"""Tokens that windows of a long context share, as in the original evaluation of SQuAD."""
+_VECTORS = tuple(sorted(kinds_of("encode")))
 _QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
 
 
@@ -182,7 +181,7 @@ def _similarity(name: str, samples: Scored, side: Side, options: Options) -> Mea
         prompt = side.info.prompts.get(side.info.default_prompt_name or "", "")
         # One text may be in several pairs, and is computed once.
         texts = list(dict.fromkeys(text for pair in samples.texts for text in pair))
-        vectors = unit(side.outputs([prompt + text for text in texts])).astype(np.float64)
+        vectors = normalized(side.outputs([prompt + text for text in texts])).astype(np.float64)
         place = {text: number for number, text in enumerate(texts)}
         first, second = (vectors[[place[pair[end]] for pair in samples.texts]] for end in (0, 1))
         predicted = (first * second).sum(axis=1)
@@ -232,7 +231,7 @@ def _tags_of_words(words: Sequence[str], first: Mapping[int, str]) -> list[str]:
 
 
 def _answers(samples: Questions, side: Side, options: Options) -> Measures:
-    windows = [windows_of(side.tokenizer, pair, side.max_length) for pair in samples.pairs]
+    windows = [side.tokenizer.question_windows(pair, side.max_length) for pair in samples.pairs]
     logits = iter(side.windows([window for group in windows for window in group]))
     answers = [
         predicted_answer(context, group, [next(logits) for _ in group], samples.unanswerable)
@@ -241,13 +240,6 @@ def _answers(samples: Questions, side: Side, options: Options) -> Measures:
     pairs = list(zip(answers, samples.answers, strict=True))
     exact = [exact_match(answer, right) for answer, right in pairs]
     return [mean("exact match", exact), mean("F1", [token_f1(*pair) for pair in pairs])]
-
-
-def windows_of(tokenizer: Tokenizer, pair: tuple[str, str], max_length: int) -> list[Window]:
-    """Question and context as windows of so many tokens, which overlap by half at most."""
-    (whole,) = tokenizer.windows(pair, 2**31 - 1)
-    room = max_length - sum(text != 1 for text in whole.texts)
-    return tokenizer.windows(pair, max_length, max(0, min(_OVERLAP, room // 2)))
 
 
 def _retrieval(samples: Retrieval, side: Side, options: Options) -> Measures:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..common.errors import DocumentError
+from ..common.strict_json import opened
 from .errors import malformed
 
 MAX_BYTES = 2**30
@@ -40,9 +40,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         If it cannot be read, is no regular file, not UTF-8, or too large.
     """
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
-            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise malformed(path, 0, "it is no regular file")
+        with opened(path) as stream:
             number = size = 0
             while raw := stream.readline(MAX_LINE + 1):
                 number, size = number + 1, size + len(raw)
@@ -55,5 +53,5 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 except UnicodeDecodeError as error:
                     raise malformed(path, number, f"it is not UTF-8: {error.reason}") from None
                 yield number, line.removesuffix("\n").removesuffix("\r")
-    except OSError as error:
-        raise malformed(path, 0, error.strerror or str(error)) from error
+    except DocumentError as error:
+        raise malformed(path, 0, error.what) from error

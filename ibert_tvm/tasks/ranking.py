@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..model.scores import normalized
+
 _QUERIES = 64
 DEPTH = 100
 """Documents that are ranked."""
@@ -39,7 +41,7 @@ def rankings(
     own = {name: place for place, name in enumerate(document_ids)}
     falling = np.empty(len(document_ids), np.int64)
     falling[np.argsort(np.array(document_ids))] = np.arange(len(document_ids), 0, -1)
-    unit_queries, unit_documents = unit(queries), unit(documents)
+    unit_queries, unit_documents = normalized(queries), normalized(documents)
     depth = min(DEPTH, len(document_ids))
     for start in range(0, len(query_ids), _QUERIES):
         scores = unit_queries[start : start + _QUERIES] @ unit_documents.T
@@ -50,12 +52,6 @@ def rankings(
             places = np.flatnonzero((row >= least) & (row > -np.inf))
             order = places[np.lexsort((falling[places], -row[places]))][:depth]
             yield [document_ids[place] for place in order]
-
-
-def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Vectors [texts, channels] of length 1; one of zeros stays one."""
-    norms = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    return (vectors / np.maximum(norms, 1e-30)).astype(np.float32)
 
 
 def ndcg(ranking: Sequence[str], grades: Mapping[str, int], depth: int) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 BATCH = 32
 Progress = Callable[[int, int], None]
+_Item = TypeVar("_Item", Text, Window)
 
 
 @dataclass(frozen=True)
@@ -71,28 +73,30 @@ class Side:
         Empty texts are special tokens alone.
         """
         lengths = [len(text) if isinstance(text, str) else sum(map(len, text)) for text in texts]
-        order = np.argsort(-np.array(lengths), kind="stable")
-        rows: list[Any] = [None] * len(texts)
-        for start in range(0, len(texts), BATCH):
-            places = order[start : start + BATCH]
-            tokens = self.tokenizer.encode(
-                [texts[place] for place in places], self.max_length, allow_empty=True
-            )
-            for place, row in zip(places, self.run(tokens)[self.output], strict=True):
-                rows[place] = row
-            self.progress(start + len(places), len(texts))
-        return np.stack(rows)
+        encode = partial(self.tokenizer.encode, max_length=self.max_length, allow_empty=True)
+        return np.stack(self._rows(texts, lengths, encode))
 
     def windows(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
         """Outputs [tokens, ...] of every window."""
-        order = np.argsort([-len(window.ids) for window in windows], kind="stable")
-        rows: list[Any] = [None] * len(windows)
-        for start in range(0, len(windows), BATCH):
+        lengths = [len(window.ids) for window in windows]
+        rows = self._rows(windows, lengths, self.tokenizer.batch_of)
+        return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+    def _rows(
+        self,
+        items: Sequence[_Item],
+        lengths: Sequence[int],
+        tokens: Callable[[list[_Item]], TokenizedBatch],
+    ) -> list[NDArray[np.float32]]:
+        """Outputs of all items in their order; computed from the longest on."""
+        order = np.argsort(-np.array(lengths), kind="stable")
+        rows = [np.zeros(0, np.float32)] * len(items)
+        for start in range(0, len(items), BATCH):
             places = order[start : start + BATCH]
-            tokens = self.tokenizer.batch_of([windows[place] for place in places])
-            for place, row in zip(places, self.run(tokens)[self.output], strict=True):
-                rows[place] = row[: len(windows[place].ids)]
-            self.progress(start + len(places), len(windows))
+            outputs = self.run(tokens([items[place] for place in places]))[self.output]
+            for place, row in zip(places, outputs, strict=True):
+                rows[place] = row
+            self.progress(start + len(places), len(items))
         return rows
 
 

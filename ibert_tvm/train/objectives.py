@@ -12,7 +12,6 @@ import torch
 from ..common.errors import UsageError
 from ..model.heads import HEADS
 from ..model.tokenization import TokenizedBatch, Tokenizer, Window
-from ..tasks.catalogue import windows_of
 from ..tasks.labels import class_numbers
 from ..tasks.samples import Labelled, Questions, Scored, Tagged, size
 from .examples import Examples
@@ -131,7 +130,7 @@ class Objective:
     def _window(self, index: int) -> Window:
         """Of a sentence what is before the cut, of a question's context what has the answer."""
         if isinstance(self.samples, Questions):
-            windows = windows_of(self.tokenizer, self.samples.pairs[index], self.seq_len)
+            windows = self.tokenizer.question_windows(self.samples.pairs[index], self.seq_len)
             return next((w for w in windows if self._span(index, w) != _NO_ANSWER), windows[0])
         assert isinstance(self.samples, Tagged)
         return self.tokenizer.windows(" ".join(self.samples.words[index]), self.seq_len)[0]

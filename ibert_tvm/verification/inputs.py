@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..model.model_info import ModelInfo
 
-Inputs = dict[str, NDArray[Any]]
+Array: TypeAlias = NDArray[Any]
+Inputs = dict[str, Array]
 
 
 class Batch(NamedTuple):

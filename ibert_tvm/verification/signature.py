@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import DocumentError, UsageError, VerificationError
-from ..common.files import write_file
-from ..common.integrity import MANIFEST, SIGNATURE, file_sha256
+from ..common.files import files_sha256, write_file
+from ..common.integrity import MANIFEST, SIGNATURE
 from ..common.schema import STRING, check, one_of
 from ..common.strict_json import read_bytes, read_json
 from ..model.artefact import is_artefact, read_document
@@ -151,7 +151,7 @@ def _checked_digest(path: Path) -> str:
 
     if path.is_file():
         read_metadata(path)
-        return file_sha256(path)
+        return files_sha256([path])
     if path.is_dir() and is_package(path):
         read_package(path)
     elif path.is_dir() and is_artefact(path):
@@ -161,7 +161,7 @@ def _checked_digest(path: Path) -> str:
             f"there is nothing to sign at {path}",
             todo="give a NAME.ibert folder, a library or a package for a microcontroller",
         )
-    return file_sha256(path / MANIFEST)
+    return files_sha256([path / MANIFEST])
 
 
 def _refused(path: Path, why: str) -> VerificationError:

@@ -12,8 +12,8 @@ import transformers
 
 from ibert_tvm import load
 from ibert_tvm.encoder.prepared import _length
-from ibert_tvm.encoder.scores import ranked_classes
 from ibert_tvm.model.model_info import ModelInfo
+from ibert_tvm.model.scores import ranked_classes
 from tests.encoder.small_encoders import bert, save_bert
 from tests.runtime.conftest import VOCABULARY
 

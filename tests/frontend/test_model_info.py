@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from ibert_tvm.common.errors import DocumentError
 from ibert_tvm.model.model_info import ModelInfo, OutputInfo
 
 INFO = ModelInfo(
@@ -43,15 +44,10 @@ def test_json_round_trip():
          "image_classification, none, pooled, question_answering, sentence_embedding, "
          "sentence_transformer, sequence_classification, token_classification"),
         ({"hidden_size": -1}, ValueError, "hidden_size is -1, but sizes are not negative"),
-        ({"hidden_size": "32"}, TypeError, "hidden_size must be an integer"),
-        ({"vocab_size": True}, TypeError, "vocab_size must be an integer"),
-        ({"source": None}, TypeError, "source must be a string"),
-        ({"inputs": "input_ids"}, TypeError, "inputs must be a list of strings"),
         ({"outputs": []}, ValueError, "a model has at least one input and one output"),
-        ({"max_sequence_length": 1.5}, TypeError, "max_sequence_length must be an integer or null"),
-        ({"prompts": {"query": 1}}, TypeError, "prompts must be an object of strings"),
         ({"prompts": {}}, ValueError, "there is no prompt 'query', the default"),
-        ({"colour": 1}, ValueError, "unknown fields: colour"),
+        ({"static_shape": [1]}, ValueError,
+         "static_shape is (1,): batch and length are needed"),
         (
             {"outputs": [{"name": "a", "value": "b", "kind": "c"}]},
             ValueError,
@@ -66,15 +62,27 @@ def test_bad_documents(change, error, message):
     assert str(caught.value) == message
 
 
-def test_missing_fields_and_other_types():
-    document = INFO.to_json()
-    del document["architecture"]
-    with pytest.raises(KeyError) as error:
-        ModelInfo.from_json(document)
-    assert error.value.args == ("architecture",)
-    with pytest.raises(TypeError) as wrong:
-        ModelInfo.from_json([])
-    assert str(wrong.value) == "a JSON object was expected, not list"
+@pytest.mark.parametrize(
+    ("change", "where", "what"),
+    [
+        ({"hidden_size": "32"}, ".hidden_size", 'it is "32"; an integer is needed'),
+        ({"vocab_size": True}, ".vocab_size", "it is true; an integer is needed"),
+        ({"source": None}, ".source", "it is null; a string is needed"),
+        ({"inputs": "ids"}, ".inputs", 'it is "ids"; a list is needed'),
+        ({"max_sequence_length": 1.5}, ".max_sequence_length",
+         "it is 1.5; an integer or null is needed"),
+        ({"prompts": {"query": 1}}, ".prompts.query", "it is 1; a string is needed"),
+        ({"id2label": {"one": "x"}}, ".id2label",
+         'it is {"one": "x"}; an object of strings by number is needed'),
+        ({"colour": 1}, "", "unknown fields: colour"),
+        ({"architecture": ...}, "", "the key 'architecture' is missing"),
+    ],
+)  # fmt: skip
+def test_fields_that_are_missing_unknown_or_of_another_type(change, where, what):
+    document = {**INFO.to_json(), **change}
+    with pytest.raises(DocumentError) as caught:
+        ModelInfo.from_json({key: value for key, value in document.items() if value is not ...})
+    assert (caught.value.where, caught.value.what) == (f"info{where}", what)
 
 
 def test_importing_the_frontend_imports_neither_tvm_nor_torch():

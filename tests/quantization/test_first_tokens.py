@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm.quantization import CalibrationOptions, calibrate
-from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.observers import RangeForm, Statistics, choose_range
 from ibert_tvm.quantization.table import TableBuilder
 from ibert_tvm.relay_passes.canonical import FloatModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
@@ -65,10 +65,10 @@ def statistics() -> tuple[Statistics, np.ndarray]:
 @pytest.mark.parametrize("splits", [None, np.array([1, 2, 1, 1, 3, 1, 1])])
 def test_their_mean_is_not_rounded(observer: str, splits: np.ndarray | None) -> None:
     seen, first = statistics()
-    quant = choose_range(seen, observer, splits=splits, centred=True, in_phase=True)
+    quant = choose_range(seen, observer, form=RangeForm(splits=splits, centred=True, in_phase=True))
     mean = first.mean(axis=0, dtype=np.float64)
     np.testing.assert_allclose(quant.dequantize(quant.quantize(mean)), mean, rtol=0, atol=1e-12)
-    plain = choose_range(seen, observer, splits=splits, centred=True)
+    plain = choose_range(seen, observer, form=RangeForm(splits=splits, centred=True))
     assert np.abs(plain.dequantize(plain.quantize(mean)) - mean).max() > 0.2 * plain.scale
     # Steps as the search counts them are those of the integers.
     values = seen.sample[:50] / quant.channel_scale

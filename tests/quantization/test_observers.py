@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.observers import RangeForm, Statistics, choose_range
 
 RANDOM = np.random.default_rng(0)
 
@@ -66,7 +66,7 @@ def test_mse_is_never_worse_than_minmax_and_better_with_an_outlier():
 
 def test_unsigned_range_spends_its_integers_on_both_sides_of_zero():
     values = np.linspace(-0.17, 5.0, 1000).reshape(500, 2)
-    quant = choose_range(seen(values), "minmax", unsigned=True)
+    quant = choose_range(seen(values), "minmax", form=RangeForm(unsigned=True))
     assert (quant.low, quant.high) == (0, 255)
     assert quant.zero_point == 9
     reached = quant.quantize(values)
@@ -76,20 +76,20 @@ def test_unsigned_range_spends_its_integers_on_both_sides_of_zero():
 
 
 def test_unsigned_range_of_positive_values_has_zero_point_zero():
-    quant = choose_range(seen(np.array([[0.0, 2.55]])), "minmax", unsigned=True)
+    quant = choose_range(seen(np.array([[0.0, 2.55]])), "minmax", form=RangeForm(unsigned=True))
     assert quant.zero_point == 0
     assert quant.scale == pytest.approx(0.01)
 
 
 def test_unsigned_range_of_negative_values_still_holds_zero():
-    quant = choose_range(seen(np.array([[-1.0, -0.5]])), "minmax", unsigned=True)
+    quant = choose_range(seen(np.array([[-1.0, -0.5]])), "minmax", form=RangeForm(unsigned=True))
     assert quant.quantize(np.zeros(1))[0] == quant.zero_point
 
 
 def test_a_divisor_equalises_channels():
     values = RANDOM.normal(size=(300, 2)) * np.array([100.0, 1.0])
     divisor = np.array([10.0, 0.1])
-    quant = choose_range(seen(values), "minmax", divisor=divisor)
+    quant = choose_range(seen(values), "minmax", form=RangeForm(divisor=divisor))
     np.testing.assert_array_equal(quant.channel_divisor, divisor)
     largest = np.abs(quant.quantize(values)).max(axis=0)
     assert largest.max() == 127
@@ -98,5 +98,5 @@ def test_a_divisor_equalises_channels():
 
 def test_a_value_that_is_always_zero_still_has_a_scale():
     for unsigned in (False, True):
-        quant = choose_range(seen(np.zeros((4, 3))), "mse", unsigned=unsigned)
+        quant = choose_range(seen(np.zeros((4, 3))), "mse", form=RangeForm(unsigned=unsigned))
         np.testing.assert_array_equal(quant.quantize(np.zeros(3)), quant.zero_point)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ibert_tvm.quantization.observers import Statistics, choose_range
+from ibert_tvm.quantization.observers import RangeForm, Statistics, choose_range
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
 from ibert_tvm.relay_passes.quantization_table import (
@@ -53,8 +53,8 @@ def off_centre(tokens: int = 8000) -> np.ndarray:
 @pytest.mark.parametrize("unsigned", [False, True])
 def test_the_scale_is_that_of_the_widest_range(observer: str, unsigned: bool) -> None:
     values = off_centre()
-    quant = choose_range(seen(values), observer, unsigned=unsigned, centred=True)
-    plain = choose_range(seen(values), observer, unsigned=unsigned)
+    quant = choose_range(seen(values), observer, form=RangeForm(unsigned=unsigned, centred=True))
+    plain = choose_range(seen(values), observer, form=RangeForm(unsigned=unsigned))
     widest = 2.0 / (255 if unsigned else 254)
     if unsigned and observer == "minmax":
         widest *= 1.5 * 0.9  # what feed-forward layers yield: 1.5 times the middling range
@@ -76,14 +76,14 @@ def test_a_channel_of_something_rare_goes_further_than_it_was_seen_to() -> None:
     assert low.min() > -1.0  # nothing lies below: little is lost there
     met = values.copy()
     met[0, 3] = 1.3 * middling
-    quant = choose_range(seen(values), "minmax", unsigned=True, centred=True)
+    quant = choose_range(seen(values), "minmax", form=RangeForm(unsigned=True, centred=True))
     error = np.abs(quant.dequantize(quant.quantize(met)) - met)
     assert error.max() <= 0.51 * quant.scale
 
 
 def test_a_zero_point_goes_no_further_than_requantisation_has_room_for() -> None:
     values = off_centre() * 1e-4 + [0.0, 50.0, 0.0, 0.0, 0.0, -50.0]
-    quant = choose_range(seen(values), "minmax", centred=True)
+    quant = choose_range(seen(values), "minmax", form=RangeForm(centred=True))
     assert np.abs(quant.zero_points).max() <= 4 * 127
     error = np.abs(quant.dequantize(quant.quantize(values)) - values)
     assert error.max() <= 0.51 * quant.scale

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm import Encoder
+from ibert_tvm.model.scores import normalized
 from ibert_tvm.tasks import (
     TASKS,
     DataError,
@@ -22,7 +23,6 @@ from ibert_tvm.tasks import (
     size,
     task_drop,
 )
-from ibert_tvm.tasks.ranking import unit
 from tests.encoder.small_encoders import WORDS, tiny
 
 Make = Callable[..., Encoder]
@@ -118,7 +118,7 @@ def test_f1_is_that_of_the_label_1(encoder: Make, tmp_path: Path) -> None:
 def test_similarity_of_vectors_is_their_cosine(encoder: Make, tmp_path: Path) -> None:
     model = encoder("embedding")
     first, second = texts(40, 1), texts(40, 2)
-    vectors = [unit(model.encode(part)).astype(np.float64) for part in (first, second)]
+    vectors = [normalized(model.encode(part)).astype(np.float64) for part in (first, second)]
     cosines = (vectors[0] * vectors[1]).sum(axis=1)
     path = tmp_path / "pairs.tsv"
     rows = zip(first, second, cosines.tolist(), strict=True)
@@ -147,7 +147,7 @@ def test_retrieval(encoder: Make, tmp_path: Path) -> None:
     """Every document asks for itself, by another identifier, and is found first."""
     model = encoder("embedding")
     documents = sorted(set(texts(60, 5)))
-    vectors = unit(model.encode(documents)).astype(np.float64)
+    vectors = normalized(model.encode(documents)).astype(np.float64)
     alike = vectors @ vectors.T - np.eye(len(documents))
     kept = [i for i in range(len(documents)) if alike[i].max() < 0.999]
     assert len(kept) > 5

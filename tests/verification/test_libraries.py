@@ -13,7 +13,8 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.common.errors import DocumentError, UsageError
-from ibert_tvm.common.integrity import check_sealed, file_sha256
+from ibert_tvm.common.files import files_sha256
+from ibert_tvm.common.integrity import check_sealed
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.targets import get_target, pipeline
 from ibert_tvm.targets.aot import lower
@@ -53,8 +54,8 @@ def test_a_library(folder: Path, libraries: dict[str, Path], runtime: str) -> No
     assert counts == [(done, 6) for done in range(1, 7)]
     assert certificate.passed, certificate.checks
     assert [check.name for check in certificate.checks] == LIBRARY_CHECKS
-    assert certificate.sha256 == file_sha256(path)
-    assert certificate.model_sha256 == file_sha256(folder / "manifest.json")
+    assert certificate.sha256 == files_sha256([path])
+    assert certificate.model_sha256 == files_sha256([folder / "manifest.json"])
     _, code, intervals, bits = (check.facts for check in certificate.checks)
     assert code["instructions"] > 100
     assert (intervals["values"], intervals["numbers"]) == (2, "without bounds")
@@ -228,7 +229,7 @@ def test_the_command(
     )
     document = json.loads(output.read_text())
     check_sealed(document)
-    assert document["artefact_sha256"] == file_sha256(libraries["none"])
+    assert document["artefact_sha256"] == files_sha256([libraries["none"]])
     forged = {**document, "artefact_sha256": "0" * 64}
     with pytest.raises(DocumentError, match="it was changed"):
         check_sealed(forged)

@@ -22,10 +22,13 @@ class Kind:
         As artefacts and metadata have it.
     axes : tuple of str
         Of the output: ``batch``, ``seq_len``, and what a row holds.
+    feature : str
+        What sentence-transformers calls it; empty where it has no name for it.
     """
 
     name: str
     axes: tuple[str, ...]
+    feature: str = ""
 
     @property
     def per_token(self) -> bool:
@@ -36,9 +39,9 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("hidden_state", ("batch", "seq_len", "channels")),
-        Kind("pooled", ("batch", "channels")),
-        Kind("embedding", ("batch", "channels")),
+        Kind("hidden_state", ("batch", "seq_len", "channels"), "token_embeddings"),
+        Kind("pooled", ("batch", "channels"), "sentence_embedding"),
+        Kind("embedding", ("batch", "channels"), "sentence_embedding"),
         Kind("logits", ("batch", "labels")),
         Kind("token_logits", ("batch", "seq_len", "labels")),
         Kind("span_logits", ("batch", "seq_len", "2")),
