@@ -2,11 +2,17 @@
 
 import gc
 import os
+import sys
 
 # Parallel test processes share few cores: pools of their own would only compete. Tests of
 # threading ask for threads explicitly. Set before NumPy, torch or TVM are imported.
 for _variable in ("OMP_NUM_THREADS", "TVM_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
     os.environ.setdefault(_variable, "false" if _variable.startswith("TOKEN") else "1")
+
+# Images of containers often say not to keep compiled sources: then every test process, and every
+# command that a test starts, would compile the product and rewrite the assertions anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
