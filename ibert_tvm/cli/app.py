@@ -24,8 +24,7 @@ from . import (
     tune,
     verify,
 )
-from .examples import epilog
-from .options import MESSAGES
+from .signature import command_of, examples
 
 
 class _Command(TyperCommand):
@@ -37,8 +36,17 @@ class _Command(TyperCommand):
             if getattr(param, "is_flag", False):
                 param.metavar = ""
             if param.name == "help":
-                param.rich_help_panel = MESSAGES  # type: ignore[attr-defined]
+                param.rich_help_panel = "Messages"  # type: ignore[attr-defined]
         return params
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help; only here with the names of tasks, whose records import NumPy."""
+        for param in self.params:
+            if param.name == "task":
+                from ..tasks import TASKS
+
+                param.help += f" The tasks: {', '.join(TASKS)}."  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
 
 
 app = typer.Typer(
@@ -56,7 +64,10 @@ _COMMANDS = (
 )
 for _file in _COMMANDS:
     _name = _file.__name__.rpartition(".")[2]
-    app.command(_name, cls=_Command, epilog=epilog(_name))(_file.command)
+    # Paragraphs, for lines of one are joined.
+    _lines = examples(_file.command)
+    _end = "\n\n".join((f"Example{'s' * (len(_lines) > 1)}:", *_lines))
+    app.command(_name, cls=_Command, epilog=_end)(command_of(_file.command))
 
 
 def _version(wanted: bool) -> None:

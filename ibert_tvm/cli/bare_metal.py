@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,17 +58,30 @@ def parse_memory(option: str, text: str) -> int:
     return int(found[1]) * _UNITS[unit]
 
 
-def package_options(
-    target: TargetDescription, flash: str | None, ram: str | None, emit: str | None
-) -> PackageOptions | None:
-    """Parse and check the options that only microcontrollers have.
+@dataclass(frozen=True)
+class Microcontroller:
+    """Options that only microcontrollers have; None where they were not given.
 
-    Parameters
+    Attributes
     ----------
-    target : TargetDescription
-        What is compiled for.
-    flash, ram, emit : str, optional
-        As they were given; None where they were not.
+    flash
+        Refuse a model that needs more, e.g. 1M.
+    ram
+        Refuse a model that needs more, e.g. 192K.
+    emit
+        Objects (a static library), c (C sources), or c-arrays (the weights as C arrays too).
+        [default: objects]
+    """
+
+    panel = "Microcontrollers"
+
+    flash: str | None = None
+    ram: str | None = None
+    emit: str | None = None
+
+
+def package_options(target: TargetDescription, wanted: Microcontroller) -> PackageOptions | None:
+    """Parse and check the options that only microcontrollers have.
 
     Returns
     -------
@@ -82,11 +96,8 @@ def package_options(
     from ibert_tvm.targets import list_targets
     from ibert_tvm.targets.bare_metal import FORMS, PackageOptions
 
-    given = [
-        name
-        for name, value in (("--flash", flash), ("--ram", ram), ("--emit", emit))
-        if value is not None
-    ]
+    given = [f"--{name}" for name, value in asdict(wanted).items() if value is not None]
+    emit = wanted.emit or FORMS[0]
     if target.system != "bare-metal":
         if given:
             from ibert_tvm.targets import get_target
@@ -103,16 +114,16 @@ def package_options(
                 todo=f"leave it out, or choose one of: {', '.join(names)}",
             )
         return None
-    if emit is not None and emit not in FORMS:
+    if emit not in FORMS:
         raise UsageError(
             f"bad value for --emit: {emit!r}",
             why="packages have no such form",
             todo=f"use one of: {', '.join(FORMS)}",
         )
     return PackageOptions(
-        emit=emit or FORMS[0],
-        flash=None if flash is None else parse_memory("--flash", flash),
-        ram=None if ram is None else parse_memory("--ram", ram),
+        emit=emit,
+        flash=None if wanted.flash is None else parse_memory("--flash", wanted.flash),
+        ram=None if wanted.ram is None else parse_memory("--ram", wanted.ram),
     )
 
 
@@ -126,17 +137,16 @@ def check_package_output(path: Path) -> None:
     """
     from ibert_tvm.targets.bare_metal import is_package
 
-    folder = path.expanduser()
-    if folder.is_dir():
-        if is_package(folder) or not any(folder.iterdir()):
+    if path.is_dir():
+        if is_package(path) or not any(path.iterdir()):
             return
         why = "the folder is not empty, and not a package that `ibert compile` wrote"
-    elif folder.exists() or folder.is_symlink():
+    elif path.exists() or path.is_symlink():
         why = "there is a file of that name; a package for a microcontroller is a folder"
     else:
         return
     raise OutputError(
-        f"cannot write {folder}", why=why, todo="choose another output, or remove it yourself"
+        f"cannot write {path}", why=why, todo="choose another output, or remove it yourself"
     )
 
 
@@ -146,7 +156,7 @@ def package_result(path: Path, report: Mapping[str, Any], seconds: float) -> Com
     Parameters
     ----------
     path : pathlib.Path
-        The folder.
+        The path.
     report : dict
         Of the compilation.
     seconds : float
@@ -158,16 +168,15 @@ def package_result(path: Path, report: Mapping[str, Any], seconds: float) -> Com
     """
     from ibert_tvm.targets.bare_metal import read_package
 
-    folder = path.expanduser()
-    document = read_package(folder)
+    document = read_package(path)
     result = {
         "output": str(path),
         "target": document["target"]["name"],
         "runtime": "none",
         "emit": document["emit"],
         "shapes": [{"batch": f["batch"], "seq_len": f["seq_len"]} for f in document["functions"]],
-        "bytes": sum(entry.stat().st_size for entry in folder.iterdir()),
-        "files": sorted(entry.name for entry in folder.iterdir()),
+        "bytes": sum(entry.stat().st_size for entry in path.iterdir()),
+        "files": sorted(entry.name for entry in path.iterdir()),
         "seconds": seconds,
         "memory": document["memory"],
         "verified": document["verified"],
@@ -183,7 +192,7 @@ def inspect_package(path: Path) -> CommandResult:
     Parameters
     ----------
     path : pathlib.Path
-        The folder.
+        The path.
 
     Returns
     -------

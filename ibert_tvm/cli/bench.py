@@ -11,13 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from typer import Argument, Option
+from typer import Option
 
 from ..common.errors import UsageError
-from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, parse_sizes, read_texts
+from .options import Board, DeviceOption, check_device, parse_sizes, read_texts
 from .progress import progress
 from .result import CommandResult
-from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 from .tables import Table, record_table
 
 if TYPE_CHECKING:
@@ -37,53 +36,57 @@ _SCHEMA = 1
 
 
 def command(
-    library: Annotated[Path, Argument(help="A library that `ibert compile` wrote.")],
-    threads: Annotated[
-        str | None, Option(help="Threads, with commas; by default all processors.")
-    ] = None,
-    batch: Annotated[
-        str | None, Option(help="Only these compiled batch sizes, with commas.")
-    ] = None,
-    seq_len: Annotated[
-        str | None, Option(help="Only these compiled sequence lengths, with commas.")
-    ] = None,
-    texts: Annotated[
-        Path | None,
-        Option(
-            help="Measure on these texts, one per line, and from strings to vectors; by default "
-            "all rows are full."
-        ),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        Option(
-            help="With --texts: the float model's folder, which sentence-transformers runs in "
-            "turns with the library, from strings to vectors."
-        ),
-    ] = None,
-    seconds: Annotated[float, Option(min=0.0, help="How long to measure each shape.")] = 2.0,
-    per_layer: Annotated[
-        bool, Option("--per-layer", help="Show the share of every layer and kind of kernel.")
-    ] = False,
+    library: Path,
+    *,
+    threads: str | None = None,
+    batch: str | None = None,
+    seq_len: str | None = None,
+    texts: Path | None = None,
+    against: Path | None = None,
+    seconds: Annotated[float, Option(min=0.0)] = 2.0,
+    per_layer: bool = False,
     device: DeviceOption = None,
-    rpc: RpcOption = None,
-    key: KeyOption = None,
-    rpc_timeout: RpcTimeoutOption = 60.0,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    board: Board,
 ) -> CommandResult:
-    """Measure a compiled library: latency, throughput, and where the time goes."""
+    """Measure a compiled library: latency, throughput, and where the time goes.
+
+    Parameters
+    ----------
+    library
+        A library that `ibert compile` wrote.
+    threads
+        Threads, with commas; by default all processors.
+    batch
+        Only these compiled batch sizes, with commas.
+    seq_len
+        Only these compiled sequence lengths, with commas.
+    texts
+        Measure on these texts, one per line, and from strings to vectors; by default all rows are
+        full.
+    against
+        With --texts: the float model's folder, which sentence-transformers runs in turns with the
+        library, from strings to vectors.
+    seconds
+        How long to measure each shape.
+    per_layer
+        Show the share of every layer and kind of kernel.
+
+    Examples
+    --------
+    ibert bench minilm.so --threads 1,2 --per-layer
+    ibert bench minilm.so --texts lines.txt --against MODEL
+    """
     from ..runtime.device import choose_device
     from ..runtime.library_file import read_metadata
 
-    address = parse_address(rpc, key)
-    check_device(device, rpc)
+    address = board.address
+    check_device(device, board.rpc)
     metadata = read_metadata(library)  # a wrong path is reported before anything is loaded
     counts = None if threads is None else parse_sizes("--threads", threads)
     functions = _chosen(metadata, batch, seq_len)
     lines = None if texts is None else read_texts("--texts", texts)
     if against is not None:
-        _check_against(against, texts, rpc, metadata)
+        _check_against(against, texts, board.rpc, metadata)
 
     if address is not None and per_layer:
         raise UsageError(
@@ -95,7 +98,7 @@ def command(
         counts = counts or [1]  # more are refused when the library is loaded
     job = _Job(library, functions, counts, lines, seconds, per_layer, against)
     if address is not None:
-        measured = _on_board(job, address, rpc_timeout)
+        measured = _on_board(job, address, board.rpc_timeout)
     elif choose_device(metadata, device).kind == "cuda":
         measured = _on_gpu(job, device)
     else:

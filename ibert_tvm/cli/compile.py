@@ -6,16 +6,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Argument, Option
+from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
-from .bare_metal import check_package_output, package_options, package_result
+from .bare_metal import Microcontroller, check_package_output, package_options, package_result
 from .gpu import check_gpu_toolchain, device_statements
-from .options import MICROCONTROLLERS, JsonFlag, TargetOption, VerboseFlag
+from .options import Shapes, TargetOption
 from .result import CommandResult
-from .shape_options import BatchOption, SeqLenOption, check_sizes, parse_shapes
 
 if TYPE_CHECKING:
     from ..model.artefact import QuantizedModel
@@ -27,67 +24,48 @@ _SHARES = {"loading": 1, "lower": 2, "schedule": 8, "build": 8, "link": 2}
 
 
 def command(
-    model: Annotated[
-        Path,
-        Argument(
-            help="A NAME.ibert folder from `ibert quantize`; or a Hugging Face folder or an ONNX "
-            "file, which is quantised on the way as `ibert quantize` does by default."
-        ),
-    ],
-    output: Annotated[Path, Option("-o", "--output", help="The library to write.")],
+    model: Path,
+    *,
+    output: Path,
     target: TargetOption = "host",
-    batch: BatchOption = "1",
-    seq_len: SeqLenOption = None,
-    runtime: Annotated[
-        str | None,
-        Option(
-            help="What runs it: tvm (TVM's runtime), or none (plain C functions that need nothing "
-            "else). [default: tvm where the target has it]"
-        ),
-    ] = None,
-    flash: Annotated[
-        str | None,
-        Option(rich_help_panel=MICROCONTROLLERS, help="Refuse a model that needs more, e.g. 1M."),
-    ] = None,
-    ram: Annotated[
-        str | None,
-        Option(rich_help_panel=MICROCONTROLLERS, help="Refuse a model that needs more, e.g. 192K."),
-    ] = None,
-    emit: Annotated[
-        str | None,
-        Option(
-            rich_help_panel=MICROCONTROLLERS,
-            help="Objects (a static library), c (C sources), or c-arrays (the "
-            "weights as C arrays too). [default: objects]",
-        ),
-    ] = None,
-    require_load: Annotated[
-        bool,
-        Option(
-            "--require-load",
-            help="Fail where the library of another machine cannot be loaded under its emulator.",
-        ),
-    ] = False,
-    prefix: Annotated[
-        str | None,
-        Option(
-            help="Without runtime: what C names and files begin with. [default: from the name of "
-            "the NAME.ibert folder]"
-        ),
-    ] = None,
-    database: Annotated[
-        Path | None, Option(help="Use what `ibert tune` measured in this folder.")
-    ] = None,
-    dump_ir: Annotated[
-        Path | None, Option(help="Write the module after every phase to this folder.")
-    ] = None,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    shapes: Shapes,
+    runtime: str | None = None,
+    microcontroller: Microcontroller,
+    require_load: bool = False,
+    prefix: str | None = None,
+    database: Path | None = None,
+    dump_ir: Path | None = None,
 ) -> CommandResult:
     """Compile a model to a shared library, or to a package for a microcontroller.
 
     Of a model folder this is `ibert quantize` by default, then `ibert compile`.
     Quantise first to choose texts, head and preset, or for several targets.
+
+    Parameters
+    ----------
+    model
+        A NAME.ibert folder from `ibert quantize`; or a Hugging Face folder or an ONNX file, which
+        is quantised on the way as `ibert quantize` does by default.
+    output
+        The library to write.
+    runtime
+        What runs it: tvm (TVM's runtime), or none (plain C functions that need nothing else).
+        [default: tvm where the target has it]
+    require_load
+        Fail where the library of another machine cannot be loaded under its emulator.
+    prefix
+        Without runtime: what C names and files begin with. [default: from the name of the
+        NAME.ibert folder]
+    database
+        Use what `ibert tune` measured in this folder.
+    dump_ir
+        Write the module after every phase to this folder.
+
+    Examples
+    --------
+    ibert compile minilm.ibert -o minilm.so --batch 1,8 --seq-len 32,128
+    ibert compile minilm.ibert -o board.so --target armv7-neon --seq-len 32
+    ibert compile minilm.ibert -o firmware --target cortex-m4 --seq-len 32
     """
     from ibert_tvm.targets import check_runtime, get_target
     from ibert_tvm.targets.aot.c_text import prefix_of
@@ -99,18 +77,18 @@ def command(
     from ..compiler import compile as compile_model
     from ..compiler.driver import checked_prefix
     from ..frontend.sources import is_source
+    from ..model.artefact import read_info
     from .progress import progress
 
     description = get_target(target)
     float_model = is_source(model)
-    # Of a float model the sizes alone: what it has positions for, importing will show.
-    shapes = [] if float_model else parse_shapes(model, batch, seq_len)
-    check_sizes(batch, seq_len)
+    # What a float model has positions for, importing will show.
+    pairs = [] if float_model else shapes.of(read_info(model), model)
     runtime = check_runtime(description, runtime)
     if prefix is None and runtime == "none":
-        prefix = prefix_of(model.expanduser().resolve().stem)
+        prefix = prefix_of(model.resolve().stem)
     checked_prefix(prefix, runtime)
-    options = package_options(description, flash, ram, emit)
+    options = package_options(description, microcontroller)
     check_writable(output)
     find_linker(description)  # before minutes are spent on what it shall link
     check_gpu_toolchain(description)
@@ -129,13 +107,13 @@ def command(
         from ..model.artefact import QuantizedModel
 
         if float_model:
-            shapes, quantized, on_the_way = _quantized(model, batch, seq_len, line)
+            pairs, quantized, on_the_way = _quantized(model, shapes, line)
         else:
             quantized = QuantizedModel.load(model)
         compiled = compile_model(
             quantized,
             target,
-            shapes,
+            pairs,
             dump_ir=dump_ir,
             progress=lambda phase: line.step(phase, f"{phase} for {target}"),
             runtime=runtime,
@@ -168,7 +146,7 @@ def command(
         "output": str(output),
         "target": target,
         "runtime": compiled.runtime,
-        "shapes": [{"batch": b, "seq_len": s} for b, s in shapes],
+        "shapes": [{"batch": b, "seq_len": s} for b, s in pairs],
         "bytes": output.stat().st_size,
         "seconds": seconds,
         **({"header": str(header), "prefix": prefix} if header is not None else {}),
@@ -177,7 +155,7 @@ def command(
         **on_the_way,
     }
 
-    listed = ", ".join(f"{b}x{s}" for b, s in shapes)
+    listed = ", ".join(f"{b}x{s}" for b, s in pairs)
     lines = [
         *quantization_lines(on_the_way),
         f"wrote {output}: {document['bytes'] / 1e6:.1f} MB for {target}, "
@@ -199,7 +177,7 @@ def command(
 
 
 def _quantized(
-    model: Path, batch: str, seq_len: str | None, line: Line
+    model: Path, shapes: Shapes, line: Line
 ) -> tuple[list[tuple[int, int]], QuantizedModel, dict[str, Any]]:
     """Import and quantise a float model: the shapes to compile it for, it, and what to say."""
     from ..frontend import load
@@ -207,7 +185,7 @@ def _quantized(
 
     started = time.perf_counter()
     source = load(model)
-    shapes = parse_shapes(model, batch, seq_len, source.info)
+    pairs = shapes.of(source.info, model)
     line.step("calibrating")
     quantized = quantize_by_default(source, line.advance)
     summary = {
@@ -217,7 +195,7 @@ def _quantized(
         "notes": list(quantized.info.notes),
         "seconds": round(time.perf_counter() - started, 3),
     }
-    return shapes, quantized, {"quantized": summary}
+    return pairs, quantized, {"quantized": summary}
 
 
 def quantization_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from typer import Option
-
-from .options import JsonFlag, VerboseFlag
 from .result import CommandResult
 from .tables import Table
 
@@ -30,14 +27,20 @@ _SHARES = {
 
 
 def command(
-    output: Annotated[
-        Path | None,
-        Option("-o", "--output", help="Keep minilm.ibert and minilm.so in this folder (created)."),
-    ] = None,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    *,
+    output: Path | None = None,
 ) -> CommandResult:
-    """Import, calibrate, lower, compile and run MiniLM, and compare it with its float original."""
+    """Import, calibrate, lower, compile and run MiniLM, and compare it with its float original.
+
+    Parameters
+    ----------
+    output
+        Keep minilm.ibert and minilm.so in this folder (created).
+
+    Examples
+    --------
+    ibert demo
+    """
     from ..common.files import check_writable
 
     with ExitStack() as stack:

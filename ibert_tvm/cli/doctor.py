@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from ..common.errors import ExitCode, TargetError
-from .options import JsonFlag, VerboseFlag
 from .result import CommandResult
 from .tables import Table
 
@@ -37,8 +36,16 @@ class Check:
     why: str = ""
 
 
-def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResult:
-    """Check the environment: versions, compilers, emulators, processor, threads."""
+def command(
+    *,
+    verbose: bool = False,
+) -> CommandResult:
+    """Check the environment: versions, compilers, emulators, processor, threads.
+
+    Examples
+    --------
+    ibert doctor --verbose
+    """
     checks = [
         _python(),
         *(_package(name) for name in _REQUIRED),

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
 from ..common.errors import UsageError
-from .eval_task import (
-    TaskColumns,
-    TaskData,
-    TaskLabels,
-    TaskName,
-    TaskOptions,
-    TaskSplit,
-    evaluate,
-)
-from .options import (
-    DeviceOption,
-    InputNames,
-    JsonFlag,
-    TrustFlag,
-    VerboseFlag,
-    check_device,
-    parse_inputs,
-    parse_size,
-    read_texts,
-)
+from .eval_task import TaskOptions, evaluate
+from .options import DeviceOption, ImportOptions, MaybeOne, check_device, parse_size, read_texts
 from .result import CommandResult
 from .tables import Table
 from .why import TEXTS, shown
@@ -42,68 +25,57 @@ if TYPE_CHECKING:
 
 
 def command(
-    model: Annotated[
-        Path, Argument(help="A NAME.ibert folder, or a library that `ibert compile` wrote.")
-    ],
-    against: Annotated[
-        Path | None,
-        Option(
-            help="The float model: a Hugging Face folder or ONNX file. Needed without --task; with "
-            "it, both models are measured."
-        ),
-    ] = None,
-    text: Annotated[
-        Path | None,
-        Option(help="Texts that calibration has not seen, one per line; by default the package's."),
-    ] = None,
-    seq_len: Annotated[
-        str | None,
-        Option(
-            help="Truncate the texts to this many tokens; by default 128, and with --task what a "
-            "library was compiled for (384 of a NAME.ibert that answers questions).",
-        ),
-    ] = None,
-    limit: Annotated[int | None, Option(min=1, help="Use only the first texts.")] = None,
-    task: TaskName = None,
-    data: TaskData = None,
-    columns: TaskColumns = None,
-    labels: TaskLabels = None,
-    split: TaskSplit = "test",
-    max_drop: Annotated[
-        float | None,
-        Option(
-            min=0,
-            metavar="POINTS",
-            help="Exit with code 5 where a metric of the task is lower than the float model's by "
-            "more than so many points (hundredths).",
-        ),
-    ] = None,
-    why: Annotated[
-        bool,
-        Option(
-            "--why",
-            help="Measure where a NAME.ibert loses quality: kinds of rounding and of operators, "
-            "values, texts, and what would help. Takes minutes; 8 texts unless --limit says more.",
-        ),
-    ] = False,
+    model: Path,
+    *,
+    against: Path | None = None,
+    text: Path | None = None,
+    seq_len: str | None = None,
+    limit: MaybeOne = None,
+    task: TaskOptions,
+    max_drop: Annotated[float | None, Option(min=0, metavar="POINTS")] = None,
+    why: bool = False,
     device: DeviceOption = None,
-    inputs: InputNames = None,
-    trust: TrustFlag = False,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    source: ImportOptions,
 ) -> CommandResult:
-    """Compare an integer model with its float original on texts, or on a task with labels."""
-    if task is not None:
+    """Compare an integer model with its float original on texts, or on a task with labels.
+
+    Parameters
+    ----------
+    model
+        A NAME.ibert folder, or a library that `ibert compile` wrote.
+    against
+        The float model: a Hugging Face folder or ONNX file. Needed without --task; with it, both
+        models are measured.
+    text
+        Texts that calibration has not seen, one per line; by default the package's.
+    seq_len
+        Truncate the texts to this many tokens; by default 128, and with --task what a library was
+        compiled for (384 of a NAME.ibert that answers questions).
+    limit
+        Use only the first texts.
+    max_drop
+        Exit with code 5 where a metric of the task is lower than the float model's by more than so
+        many points (hundredths).
+    why
+        Measure where a NAME.ibert loses quality: kinds of rounding and of operators, values, texts,
+        and what would help. Takes minutes; 8 texts unless --limit says more.
+
+    Examples
+    --------
+    ibert eval minilm.so --against MODEL --text texts.txt
+    ibert eval minilm.ibert --against MODEL --why
+    ibert eval minilm.so --task sts-b --data STS-B --against MODEL
+    """
+    if task.task is not None:
         if text is not None or why:
             raise UsageError(
                 f"--task was given with {'--text' if text is not None else '--why'}",
                 why="a task brings its own texts, and where quality is lost is measured on texts",
                 todo="give one of them",
             )
-        given = TaskOptions(task, data, columns, labels, split, max_drop, limit, seq_len)
-        return evaluate(model, against, given, device, parse_inputs(inputs), trust)
-    for option, value in (("data", data), ("columns", columns), ("labels", labels)):
-        if value is not None:
+        return evaluate(model, against, task, source, device, limit, seq_len, max_drop)
+    for option in ("data", "columns", "labels"):
+        if getattr(task, option) is not None:
             raise UsageError(
                 f"--{option} was given without --task", todo=f"give --task, or leave --{option} out"
             )
@@ -113,14 +85,8 @@ def command(
             why="without --task the integer model is compared with its float original on texts",
             todo="give --against FLOAT_MODEL, or --task and --data",
         )
-    names = parse_inputs(inputs)
-
-    def reference(head: str) -> CanonicalModel:
-        from ..frontend import load
-
-        return load(against, head=head, inputs=names, trust=trust)
-
-    return compare(model, against, reference, text, seq_len or "128", limit, why, device)
+    load = partial(source.load, against)
+    return compare(model, against, load, text, seq_len or "128", limit, why, device)
 
 
 def compare(
@@ -146,8 +112,7 @@ def compare(
         As `command` takes them.
     """
     from ..evaluation.evaluate import check_seq_len
-    from ..model.artefact import read_document
-    from ..model.model_info import ModelInfo
+    from ..model.artefact import read_info
     from ..runtime.library_file import read_metadata
     from ..texts import data_file
     from .progress import progress
@@ -171,7 +136,7 @@ def compare(
             todo="give the NAME.ibert folder that it was compiled from",
         )
     metadata = read_metadata(model) if compiled else None
-    info = metadata.info if metadata else ModelInfo.from_json(read_document(model)["info"])
+    info = metadata.info if metadata else read_info(model)
     check_seq_len(length, info, metadata)
 
     started = time.perf_counter()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from ..common.errors import ExitCode, UsageError
-from .options import TASK, check_device, parse_pairs, parse_size
+from .options import ImportOptions, check_device, parse_pairs, parse_size
 from .result import CommandResult
 from .tables import Table
 
@@ -20,97 +20,91 @@ if TYPE_CHECKING:
     from ..tasks import MetricResult, Options, Task
     from ..tasks.samples import Samples
 
-# Said here so that `ibert --help` need not import what reads and measures; a test compares.
-TASK_NAMES = (
-    *("cola", "sst-2", "mrpc", "sts-b", "qqp", "mnli-m", "mnli-mm", "qnli", "rte"),
-    *("classification", "sts", "retrieval", "token-classification", "squad"),
-)
-
-TaskName = Annotated[
-    str | None,
-    Option(
-        metavar="NAME",
-        rich_help_panel=TASK,
-        help=f"Measure quality on a task: {', '.join(TASK_NAMES)}.",
-    ),
-]
-TaskData = Annotated[
-    Path | None,
-    Option(rich_help_panel=TASK, help="The task's file, or the folder of GLUE's or BEIR's files."),
-]
-TaskColumns = Annotated[
-    str | None,
-    Option(
-        rich_help_panel=TASK,
-        metavar="text=A,pair=B,label=C",
-        help="Columns of a file with --task, by name or, where it has no names, from 1.",
-    ),
-]
-TaskLabels = Annotated[
-    str | None,
-    Option(
-        rich_help_panel=TASK,
-        metavar="LABEL=CLASS,...",
-        help="The model's class for labels of the file that it calls otherwise: its name or "
-        "number.",
-    ),
-]
-TaskSplit = Annotated[
-    str, Option(rich_help_panel=TASK, help="File of judgements in a BEIR folder.")
-]
-
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """The words of the command line that concern a task; None where they were not given."""
+    """The words of the command line that concern a task; None where they were not given.
 
-    task: str
-    data: Path | None
-    columns: str | None
-    labels: str | None
-    split: str
-    max_drop: float | None = None
-    limit: int | None = None
-    seq_len: str | None = None
+    Attributes
+    ----------
+    task
+        Measure quality on a task.
+    data
+        The task's file, or the folder of GLUE's or BEIR's files.
+    columns
+        Columns of a file with --task, by name or, where it has no names, from 1.
+    labels
+        The model's class for labels of the file that it calls otherwise: its name or number.
+    split
+        File of judgements in a BEIR folder.
+    """
+
+    panel = "Task"
+
+    task: Annotated[str | None, Option(metavar="NAME")] = None
+    data: Path | None = None
+    columns: Annotated[str | None, Option(metavar="text=A,pair=B,label=C")] = None
+    labels: Annotated[str | None, Option(metavar="LABEL=CLASS,...")] = None
+    split: str = "test"
+
+    def read(self, limit: int | None = None) -> tuple[Task, Samples, Options]:
+        """Read the samples of the task that was given.
+
+        Raises
+        ------
+        UsageError
+            If there is no such task or no data, or options or data cannot be used.
+        """
+        from ..tasks import Options
+
+        task = task_of(self.task)
+        if self.data is None:
+            raise UsageError("--data is missing", todo="give the task's file or folder with --data")
+        columns = named_columns(self.task, self.columns)
+        options = Options(columns, parse_pairs("--labels", self.labels), self.split, limit)
+        return task, task.read(self.data, options), options
+
+
+def task_of(name: str | None) -> Task:
+    """Return the task of a name; a `UsageError` lists all of them."""
+    from ..tasks import TASKS
+
+    if name not in TASKS:
+        raise UsageError(f"unknown task {name!r}", todo=f"give one of {', '.join(TASKS)}")
+    return TASKS[name]
 
 
 def evaluate(
     model: Path,
     against: Path | None,
     given: TaskOptions,
+    source: ImportOptions,
     device: str | None,
-    names: dict[str, str] | None,
-    trust: bool,
+    limit: int | None,
+    seq_len: str | None,
+    max_drop: float | None,
 ) -> CommandResult:
     """Measure a task.
 
     Parameters
     ----------
-    model : pathlib.Path
+    model
         A library, or a NAME.ibert folder, of which a library is made and kept.
-    against : pathlib.Path or None
-        The float model.
-    given : TaskOptions
-        What to measure.
-    device : str or None
+    against, source
+        The float model, and how it is imported.
+    given, limit, seq_len
+        What to measure, on how many samples, and the length that texts are cut off at.
+    device
         What to run on.
-    names : dict of str to str or None
-        Inputs of an ONNX file.
-    trust : bool
-        Whether an exported torch program may be read.
-
-    Returns
-    -------
-    CommandResult
-        With exit code 5 where a metric fell by more than `max_drop`.
+    max_drop
+        Points below the float model with which the exit code is that of a failed verification.
 
     Raises
     ------
     UsageError
         If options or data cannot be used, or do not suit the model.
     """
-    check_task(given)
-    if given.max_drop is not None and against is None:
+    if max_drop is not None and against is None:
         raise UsageError(
             "--max-drop was given without --against",
             why="a drop is a difference from the float model",
@@ -121,22 +115,18 @@ def evaluate(
     from .progress import progress
 
     started = time.perf_counter()
-    task, samples, options = read_task(given)
-    length = None if given.seq_len is None else parse_size("--seq-len", given.seq_len)
+    task, samples, options = given.read(limit)
+    length = None if seq_len is None else parse_size("--seq-len", seq_len)
     with progress({"loading the models": 1, "evaluating": 4}) as line:
-        from ..frontend import load
-
         integers = integer_side(_encoder(model, length, task.seq_len, device))
         reference = None
         if against is not None:
-            float_model = load(against, head=integers.info.head, inputs=names, trust=trust)
+            float_model = source.load(against, integers.info.head)
             reference = float_side(float_model, integers)
         line.step("evaluating")
         results = evaluate_task(task, samples, integers, reference, options, line.advance)
     too_low = [
-        result.name
-        for result in results
-        if given.max_drop is not None and not _within(result, given.max_drop)
+        result.name for result in results if max_drop is not None and not _within(result, max_drop)
     ]
     document = {
         "model": str(model),
@@ -147,58 +137,12 @@ def evaluate(
         "skipped": getattr(samples, "skipped", 0),
         "seq_len": integers.max_length,
         "metrics": [result.to_json() for result in results],
-        "max_drop": given.max_drop,
+        "max_drop": max_drop,
         "too_low": too_low,
         "seconds": round(time.perf_counter() - started, 3),
     }
     code = ExitCode.VERIFICATION if too_low else ExitCode.OK
     return CommandResult(document, _shown(document, results), code)
-
-
-def check_task(given: TaskOptions) -> None:
-    """Refuse a name that is no task's, and a task without data.
-
-    Raises
-    ------
-    UsageError
-        Says which.
-    """
-    _check_name(given.task)
-    if given.data is None:
-        raise UsageError("--data is missing", todo="give the task's file or folder with --data")
-
-
-def read_task(given: TaskOptions) -> tuple[Task, Samples, Options]:
-    """Read a task's samples.
-
-    Parameters
-    ----------
-    given : TaskOptions
-        With data.
-
-    Returns
-    -------
-    task, samples, options
-        Of `ibert_tvm.tasks`.
-
-    Raises
-    ------
-    UsageError
-        If options or data cannot be used.
-    """
-    from ..tasks import TASKS, Options
-
-    assert given.data is not None
-    task = TASKS[given.task]
-    columns = named_columns(given.task, given.columns)
-    labels = parse_pairs("--labels", given.labels)
-    options = Options(columns, labels, given.split, given.limit)
-    return task, task.read(given.data.expanduser(), options), options
-
-
-def _check_name(task: str) -> None:
-    if task not in TASK_NAMES:
-        raise UsageError(f"unknown task {task!r}", todo=f"give one of {', '.join(TASK_NAMES)}")
 
 
 def named_columns(
@@ -226,10 +170,7 @@ def named_columns(
     """
     takes = otherwise
     if task is not None:
-        _check_name(task)
-        from ..tasks import TASKS
-
-        takes = TASKS[task].takes
+        takes = task_of(task).takes
     columns = parse_pairs("--columns", text)
     for name in columns:
         if name not in takes:
@@ -246,8 +187,7 @@ def _encoder(model: Path, length: int | None, usual: int, device: str | None) ->
     """The library's encoder; a NAME.ibert folder is compiled for this machine, once."""
     from ..encoder import Encoder
     from ..frontend.sources import is_source
-    from ..model.artefact import read_document
-    from ..model.model_info import ModelInfo
+    from ..model.artefact import read_info
 
     if model.exists() and is_source(model):
         raise UsageError(
@@ -256,8 +196,7 @@ def _encoder(model: Path, length: int | None, usual: int, device: str | None) ->
             todo="give a NAME.ibert folder or a library, and this model with --against",
         )
     if model.is_dir():
-        info = ModelInfo.from_json(read_document(model)["info"])
-        length = length or min(usual, info.max_sequence_length or usual)
+        length = length or min(usual, read_info(model).max_sequence_length or usual)
     return Encoder(model, device=device, max_seq_length=length)
 
 

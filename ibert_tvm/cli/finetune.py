@@ -8,96 +8,70 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
-from .eval_task import TASK_NAMES, named_columns
-from .options import DistillName, JsonFlag, PresetName, TrainedName, VerboseFlag
+from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
+
+from ..train.settings import DISTILLATIONS, TRAINED, FinetuneSettings
+from .eval_task import named_columns
 from .result import CommandResult
+from .signature import Choice, Settings
 from .tables import Table
+
+_SETTINGS = Settings(
+    {
+        "preset": Choice(PRESET_NAMES),
+        "distillation": Choice(DISTILLATIONS, "--distill"),
+        "trained": Choice(TRAINED, "--train"),
+        "batch_size": Option("--batch"),
+        "accumulation": Option("--accumulate"),
+    },
+    without=("weight_decay", "warmup", "calibration", "checkpoint_steps"),
+)
 
 
 def command(
-    model: Annotated[Path, Argument(help="A Hugging Face folder of a float model.")],
-    data: Annotated[
-        Path,
-        Option(
-            help="The task's file, or a folder with train.* and the dev set. Without --task a TSV "
-            "or CSV whose first line names columns; any other file has a text on each line, and no "
-            "labels.",
-        ),
-    ],
-    output: Annotated[
-        Path, Option("-o", "--output", help="The folder to write, for `ibert quantize`.")
-    ],
-    task: Annotated[
-        str | None,
-        Option(
-            help="How the data is read, and what is measured on the dev set: "
-            f"{', '.join(TASK_NAMES)}, as for `ibert eval`. [default: by the columns]"
-        ),
-    ] = None,
-    dev: Annotated[
-        Path | None,
-        Option(
-            help="What decides which epoch was best. [default: that of a folder, or a tenth of the "
-            "data]"
-        ),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        Option(
-            help="Columns of the data, text=A,pair=B,label=C. [default: those of the task, or what "
-            "is found]"
-        ),
-    ] = None,
-    float_output: Annotated[
-        Path | None,
-        Option(help="Write the model of the float stage too, to compare with: `ibert eval`."),
-    ] = None,
-    distill: Annotated[
-        DistillName,
-        Option(help="Learn what the float model gives, too; or alone, without labels."),
-    ] = "none",
-    preset: Annotated[PresetName, Option(help="Numerics.")] = "accurate",
-    float_epochs: Annotated[
-        int, Option(help="Epochs in float before that; 0 for a model that is tuned already.")
-    ] = 3,
-    epochs: Annotated[int, Option(help="Epochs with integers; the paper has 6 or 12.")] = 6,
-    float_learning_rate: Annotated[float, Option(help="Largest one in float.")] = 2e-5,
-    learning_rate: Annotated[
-        float, Option(help="Largest one with integers; the paper has 5e-7 to 2e-6.")
-    ] = 2e-6,
-    dropout: Annotated[float, Option(help="In float; the paper has 0 or 0.1.")] = 0.1,
-    batch: Annotated[int, Option(help="Examples of a forward pass.")] = 16,
-    accumulate: Annotated[int, Option(help="Forward passes of a step.")] = 1,
-    seq_len: Annotated[int, Option(help="Truncate texts to this many tokens.")] = 128,
-    patience: Annotated[
-        int, Option(help="End a stage after so many epochs without a better dev set; 0: never.")
-    ] = 0,
-    train: Annotated[
-        TrainedName,
-        Option(
-            help="With integers: all weights; or biases and norms alone, for a --learning-rate of "
-            "1e-3 or so."
-        ),
-    ] = "all",
-    learn_scales: Annotated[
-        bool, Option("--learn-scales", help="Train the scales of activations, too.")
-    ] = False,
-    scale_learning_rate: Annotated[
-        float, Option(help="Largest one of the logarithms of scales, with --learn-scales.")
-    ] = 1e-2,
-    seed: Annotated[int, Option(help="Of everything random.")] = 0,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    model: Path,
+    *,
+    data: Path,
+    output: Path,
+    task: str | None = None,
+    dev: Path | None = None,
+    columns: str | None = None,
+    float_output: Path | None = None,
+    settings: Annotated[FinetuneSettings, _SETTINGS],
 ) -> CommandResult:
-    """Tune a model with the integers that will run; goes on where it was killed."""
+    """Tune a model with the integers that will run; goes on where it was killed.
+
+    Parameters
+    ----------
+    model
+        A Hugging Face folder of a float model.
+    data
+        The task's file, or a folder with train.* and the dev set. Without --task a TSV or CSV whose
+        first line names columns; any other file has a text on each line, and no labels.
+    output
+        The folder to write, for `ibert quantize`.
+    task
+        How the data is read, and what is measured on the dev set, as for `ibert eval`. [default: by
+        the columns]
+    dev
+        What decides which epoch was best. [default: that of a folder, or a tenth of the data]
+    columns
+        Columns of the data, text=A,pair=B,label=C. [default: those of the task, or what is found]
+    float_output
+        Write the model of the float stage too, to compare with: `ibert eval`.
+
+    Examples
+    --------
+    ibert finetune MODEL --data train.tsv --dev dev.tsv -o tuned
+    ibert finetune MODEL --data texts.txt --distill embeddings -o tuned
+    """
     from ..frontend.errors import require
     from ..train.examples import read_examples
 
-    held_out = None if dev is None else dev.expanduser()
     named = named_columns(task, columns, ("text", "pair", "label"))
-    examples, judged = read_examples(data.expanduser(), task, named, held_out)
+    examples, judged = read_examples(data, task, named, dev)
     require(
         "torch",
         "transformers",
@@ -106,26 +80,8 @@ def command(
         todo="pip install 'ibert-tvm[torch]'",
     )
     from ..train.finetune import finetune
-    from ..train.settings import FinetuneSettings
     from .progress import progress
 
-    settings = FinetuneSettings(
-        preset=preset,
-        float_epochs=float_epochs,
-        epochs=epochs,
-        float_learning_rate=float_learning_rate,
-        learning_rate=learning_rate,
-        scale_learning_rate=scale_learning_rate,
-        dropout=dropout,
-        batch_size=batch,
-        accumulation=accumulate,
-        seq_len=seq_len,
-        seed=seed,
-        distillation=distill,
-        patience=patience,
-        trained=train,
-        learn_scales=learn_scales,
-    )
     started = time.perf_counter()
 
     @contextmanager

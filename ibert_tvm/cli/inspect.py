@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Argument
+from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
 from .bare_metal import inspect_package
 from .gpu import device_statements, kernel_table
 from .inspect_model import inspect_model
-from .options import (
-    HeadOption,
-    InputNames,
-    JsonFlag,
-    TrustFlag,
-    VerboseFlag,
-    chosen_head,
-    parse_inputs,
-)
+from .options import HeadOptions
 from .result import CommandResult
 from .source_scales import artefact_lines
 from .tables import Table
@@ -32,40 +22,47 @@ _RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
 
 
 def command(
-    path: Annotated[
-        Path,
-        Argument(
-            help="A NAME.ibert folder, a compiled library or package, or a model to import: a "
-            "Hugging Face folder, an ONNX file, an exported torch program (.pt2)."
-        ),
-    ],
-    head: HeadOption = "auto",
-    inputs: InputNames = None,
-    trust: TrustFlag = False,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    path: Path,
+    *,
+    source: HeadOptions,
+    verbose: bool = False,
 ) -> CommandResult:
-    """Show what a quantised model or a library holds, or what importing a model would match."""
+    """Show what a quantised model or a library holds, or what importing a model would match.
+
+    Parameters
+    ----------
+    path
+        A NAME.ibert folder, a compiled library or package, or a model to import: a Hugging Face
+        folder, an ONNX file, an exported torch program (.pt2).
+
+    Examples
+    --------
+    ibert inspect minilm.so
+    ibert inspect model.onnx
+    """
     from ibert_tvm.targets.bare_metal import is_package
 
     from ..frontend.sources import is_source
 
-    path = path.expanduser()
     if not path.exists():
         raise UsageError(
             f"there is nothing at {path}",
             todo="give a model, a NAME.ibert folder or a library of `ibert compile`",
         )
     if is_source(path):
-        return inspect_model(path, chosen_head(head), parse_inputs(inputs), trust, verbose)
+        return inspect_model(path, source, verbose)
     if path.is_dir() and is_package(path):
         return inspect_package(path)
-    document = _folder(path) if path.is_dir() else _library(path)
-
+    document = document_of(path)
     shown: list[str | Table] = [Table((), _lines(document, verbose))]
     if document.get("device_code", {}).get("kernels"):
         shown += ["", kernel_table(document["device_code"])]
     return CommandResult(document, shown)
+
+
+def document_of(path: Path) -> dict[str, Any]:
+    """What a quantised model or a library holds."""
+    return _folder(path) if path.is_dir() else _library(path)
 
 
 def _folder(path: Path) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.errors import ExitCode
+from .options import HeadOptions
 from .result import CommandResult
 from .source_scales import model_document, model_lines
 from .tables import Table
@@ -16,22 +17,16 @@ if TYPE_CHECKING:
     from ..frontend import CanonicalModel, ImportReport, UnsupportedModelError
 
 
-def inspect_model(
-    path: Path, head: str | None, inputs: Mapping[str, str] | None, trust: bool, verbose: bool
-) -> CommandResult:
+def inspect_model(path: Path, source: HeadOptions, verbose: bool) -> CommandResult:
     """Import a model and show the report; an import that is refused is shown up to there.
 
     Parameters
     ----------
-    path : pathlib.Path
+    path
         A Hugging Face folder, an ONNX file or an exported torch program.
-    head : str or None
-        The head to import.
-    inputs : mapping of str to str or None
-        Canonical names of an ONNX file's inputs.
-    trust : bool
-        Read a file that can run code.
-    verbose : bool
+    source
+        How it is imported.
+    verbose
         Show every node, not only where the nodes of a value stand.
 
     Returns
@@ -39,12 +34,12 @@ def inspect_model(
     CommandResult
         With the exit code for a model that cannot be used if it is refused.
     """
-    from ..frontend import UnsupportedModelError, load
+    from ..frontend import UnsupportedModelError
     from .progress import progress
 
     with progress("importing the model"):
         try:
-            model = load(path, head=head, inputs=inputs, trust=trust)
+            model = source.load(path, source.chosen_head)
         except UnsupportedModelError as error:
             return _refused(path, error, verbose)
     document = {

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from typer import BadParameter, Option
 
-from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
-
 from ..common.errors import UsageError
 from ..model.heads import HEADS
-from ..quantization.fidelity import FIDELITIES
-from ..quantization.options import OBSERVERS
-from ..train.settings import DISTILLATIONS, TRAINED
+from ..model.model_info import ModelInfo
+
+if TYPE_CHECKING:
+    from ibert_tvm.targets.rpc import Address
+
+    from ..frontend import CanonicalModel
 
 MAX_TEXTS_BYTES = 256 * 2**20
 MAX_TEXTS = 2**20
 """Of a file of texts."""
 
-
-IMPORT, SEARCH, TASK = "Import", "Search", "Task"
-BOARD, MICROCONTROLLERS, MESSAGES = "Board", "Microcontrollers", "Messages"
-"""Panels of the help, behind that of the options that matter first."""
+_LARGEST = 65536
 
 
 def _head(word: str) -> str:
@@ -31,56 +30,8 @@ def _head(word: str) -> str:
     return word
 
 
-# The names are those of the records that the core has. Typer makes choices of them; to mypy, which
-# does not know them, they are text.
-if TYPE_CHECKING:
-    PresetName = str
-    FidelityName = str
-    ObserverName = str
-    MetricName = str
-    TrainedName = str
-    DistillName = str
-else:
-    PresetName = Literal[PRESET_NAMES]
-    FidelityName = Literal[FIDELITIES]
-    ObserverName = Literal[OBSERVERS]
-    MetricName = Literal["cosine", "task"]
-    TrainedName = Literal[TRAINED]
-    DistillName = Literal[DISTILLATIONS]
-
-HeadOption = Annotated[
-    str,
-    Option(
-        "--head",
-        metavar=f"[auto|{'|'.join(HEADS)}]",
-        parser=_head,
-        rich_help_panel=IMPORT,
-        autocompletion=lambda incomplete: [n for n in ("auto", *HEADS) if n.startswith(incomplete)],
-        help="Which head to import, of a model to import; auto takes what the model has.",
-    ),
-]
-JsonFlag = Annotated[
-    bool,
-    Option(
-        "--json",
-        rich_help_panel=MESSAGES,
-        help="Print one JSON document on stdout and nothing else there.",
-    ),
-]
-VerboseFlag = Annotated[
-    bool,
-    Option(
-        "--verbose",
-        "-v",
-        rich_help_panel=MESSAGES,
-        help="Say more on stderr; tracebacks with errors.",
-    ),
-]
-
-
-def chosen_head(head: str) -> str | None:
-    """The head that ``--head`` names; None for ``auto``."""
-    return None if head == "auto" else head
+def _heads(incomplete: str) -> list[str]:
+    return [name for name in ("auto", *HEADS) if name.startswith(incomplete)]
 
 
 def _targets(incomplete: str) -> list[tuple[str, str]]:
@@ -95,10 +46,11 @@ def _targets(incomplete: str) -> list[tuple[str, str]]:
     ]
 
 
+AtLeastOne = Annotated[int, Option(min=1)]
+MaybeOne = Annotated[int | None, Option(min=1)]
 TargetOption = Annotated[
     str,
     Option(
-        "--target",
         help="What to build for; `ibert targets` lists the names.",
         autocompletion=_targets,
     ),
@@ -106,30 +58,149 @@ TargetOption = Annotated[
 DeviceOption = Annotated[
     str | None,
     Option(
-        "--device",
         metavar="cpu|cuda[:N]",
         help="What to run on; by default what the library was compiled for, and the first GPU.",
     ),
 ]
-InputNames = Annotated[
-    list[str] | None,
-    Option(
-        "--input",
-        metavar="NAME=MEANING",
-        rich_help_panel=IMPORT,
-        help="An input of an ONNX file that has another name: --input mask=attention_mask.",
-    ),
-]
-TrustFlag = Annotated[
-    bool,
-    Option(
-        "--trust",
-        rich_help_panel=IMPORT,
-        help="Read an exported torch program (.pt2), which can run code of whoever wrote it.",
-    ),
-]
 
-_LARGEST = 65536
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """How a model is imported.
+
+    Attributes
+    ----------
+    inputs
+        An input of an ONNX file that has another name: --input mask=attention_mask.
+    trust
+        Read an exported torch program (.pt2), which can run code of whoever wrote it.
+    """
+
+    panel = "Import"
+
+    inputs: Annotated[list[str] | None, Option("--input", metavar="NAME=MEANING")] = None
+    trust: bool = False
+
+    def __post_init__(self) -> None:
+        for word in self.inputs or []:
+            name, equals, meaning = word.rpartition("=")
+            if not (name and equals and meaning):
+                raise UsageError(
+                    f"bad value for --input: {word!r}",
+                    why="it is not NAME=MEANING",
+                    todo="give the name in the file and what it is, for example "
+                    "--input mask=attention_mask",
+                )
+
+    def load(self, model: Path, head: str | None, tokenizer: Path | None = None) -> CanonicalModel:
+        """Import a model; parameters and errors as for `ibert_tvm.load`."""
+        from ..frontend import load
+
+        names = dict(word.rpartition("=")[::2] for word in self.inputs or []) or None
+        return load(model, head=head, inputs=names, tokenizer=tokenizer, trust=self.trust)
+
+
+@dataclass(frozen=True)
+class HeadOptions(ImportOptions):
+    """How a model is imported, and with which head.
+
+    Attributes
+    ----------
+    head
+        Which head to import, of a model to import; auto takes what the model has.
+    """
+
+    head: Annotated[
+        str,
+        Option(
+            metavar=f"[auto|{'|'.join(HEADS)}]",
+            parser=_head,
+            autocompletion=_heads,
+        ),
+    ] = "auto"
+
+    @property
+    def chosen_head(self) -> str | None:
+        """The head that ``--head`` names; None for ``auto``."""
+        return None if self.head == "auto" else self.head
+
+
+@dataclass(frozen=True)
+class Board:
+    """Where commands that work on a board find it.
+
+    Attributes
+    ----------
+    rpc
+        Work on a board: its RPC server, or a tracker.
+    key
+        Key of the board; a tracker hands out boards by it.
+    rpc_timeout
+        Seconds to wait for an answer of the board.
+    """
+
+    panel = "Board"
+
+    rpc: Annotated[str | None, Option(metavar="HOST:PORT")] = None
+    key: str | None = None
+    rpc_timeout: Annotated[float, Option(min=1.0)] = 60.0
+
+    @property
+    def address(self) -> Address | None:
+        """Where it is; None without ``--rpc``."""
+        return parse_address(self.rpc, self.key)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Shapes to compile kernels for.
+
+    Attributes
+    ----------
+    batch
+        Batch sizes, with commas; all with all lengths.
+    seq_len
+        Sequence lengths in tokens, with commas. [default: 128, or all that the model has positions
+        for]
+    """
+
+    batch: str = "1"
+    seq_len: str | None = None
+
+    def __post_init__(self) -> None:
+        parse_sizes("--batch", self.batch)
+        if self.seq_len is not None:
+            parse_sizes("--seq-len", self.seq_len)
+
+    def of(self, info: ModelInfo, where: Path) -> list[tuple[int, int]]:
+        """Return every batch size with every length in tokens, the shortest first.
+
+        Raises
+        ------
+        UsageError
+            If the model has no positions for a length.
+        """
+        longest = info.max_sequence_length
+        lengths = [min(128, longest or 128)] if info.image_size is None else [longest or 0]
+        if self.seq_len is not None:
+            lengths = parse_sizes("--seq-len", self.seq_len)
+        asked = max(lengths)
+        if info.image_size is not None and set(lengths) != {longest}:
+            what = "images" if len(info.image_size) == 3 else "features"
+            raise UsageError(
+                f"cannot compile for {asked} tokens",
+                where=str(where),
+                why=f"{what} of {' x '.join(map(str, info.image_size))} become {longest} tokens",
+                todo="leave --seq-len out",
+            )
+        if longest is not None and asked > longest:
+            raise UsageError(
+                f"cannot compile for {asked} tokens",
+                where=str(where),
+                why=f"the model has positions for {longest} tokens",
+                todo=f"give a --seq-len of at most {longest}",
+            )
+        return [(b, s) for s in lengths for b in parse_sizes("--batch", self.batch)]
 
 
 def check_device(device: str | None, rpc: str | None) -> None:
@@ -156,38 +227,6 @@ def check_device(device: str | None, rpc: str | None) -> None:
             why="--device chooses a device of this machine, and boards run on their processors",
             todo="give one of them",
         )
-
-
-def parse_inputs(words: list[str] | None) -> dict[str, str] | None:
-    """Parse what ``--input`` was given; None if it was not.
-
-    Parameters
-    ----------
-    words : list of str or None
-        ``NAME=MEANING`` each.
-
-    Returns
-    -------
-    dict of str to str or None
-        Meanings by name.
-
-    Raises
-    ------
-    UsageError
-        If a word has another form.
-    """
-    names: dict[str, str] = {}
-    for word in words or []:
-        name, equals, meaning = word.rpartition("=")
-        if not (name and equals and meaning):
-            raise UsageError(
-                f"bad value for --input: {word!r}",
-                why="it is not NAME=MEANING",
-                todo="give the name in the file and what it is, for example "
-                "--input mask=attention_mask",
-            )
-        names[name] = meaning
-    return names or None
 
 
 def parse_pairs(option: str, text: str | None) -> dict[str, str]:
@@ -306,3 +345,48 @@ def read_texts(option: str, path: Path, limit: int | None = None) -> list[str]:
         why = "it is empty" if not content else "it holds only white space"
         raise UsageError(f"no text in the file of {option}", place, why, todo)
     return texts
+
+
+def parse_address(rpc: str | None, key: str | None) -> Address | None:
+    """Parse what ``--rpc`` and ``--key`` were given; None if neither was.
+
+    Parameters
+    ----------
+    rpc : str or None
+        ``HOST:PORT``; an IPv6 number in brackets.
+    key : str or None
+        Key of the board.
+
+    Returns
+    -------
+    ibert_tvm.targets.rpc.Address or None
+
+    Raises
+    ------
+    UsageError
+        If the address has another form, or there is a key without an address.
+    """
+    if rpc is None:
+        if key is not None:
+            raise UsageError("--key was given without --rpc", todo="give --rpc HOST:PORT as well")
+        return None
+    from ibert_tvm.targets.rpc import Address
+
+    host, colon, port = rpc.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    digits = port.isascii() and port.isdigit()
+    if not (host and colon and digits and 1 <= int(port) <= 65535):
+        raise UsageError(
+            f"bad value for --rpc: {rpc!r}",
+            why="it is not HOST:PORT with a port from 1 to 65535",
+            todo="give the address of a board's server or of a tracker, for example "
+            "--rpc 192.168.1.7:9090",
+        )
+    name = key or ""
+    if any(letter.isspace() for letter in name) or ":" in name:
+        raise UsageError(
+            f"bad value for --key: {name!r}",
+            why="a key has no white space and no colon",
+            todo="give the key that the board's server was started with",
+        )
+    return Address(host, int(port), name)

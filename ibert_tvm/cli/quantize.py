@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from typer import Argument, Option
+from typer import Option
+
+from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
 
 from ..common.errors import OutputError, UsageError
-from .eval_task import (
-    TaskColumns,
-    TaskData,
-    TaskLabels,
-    TaskName,
-    TaskOptions,
-    TaskSplit,
-    check_task,
-    read_task,
-)
-from .options import (
-    SEARCH,
-    FidelityName,
-    HeadOption,
-    InputNames,
-    JsonFlag,
-    MetricName,
-    ObserverName,
-    PresetName,
-    TrustFlag,
-    VerboseFlag,
-    chosen_head,
-    parse_inputs,
-    parse_pairs,
-    parse_size,
-    read_texts,
-)
+from ..quantization.fidelity import FIDELITIES
+from ..quantization.options import OBSERVERS
+from .eval_task import TaskOptions
+from .options import HeadOptions, MaybeOne, parse_pairs, parse_size, read_texts
 from .result import CommandResult
+from .signature import Choice
 from .source_scales import artefact_lines
 from .tables import Table
 
@@ -48,121 +29,103 @@ if TYPE_CHECKING:
     from .progress import Line
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    """What `ibert quantize` searches for.
+
+    Attributes
+    ----------
+    max_drop
+        Search for the cheapest way of quantising that loses no more than this; nothing is written
+        (exit code 5) if there is none.
+    metric
+        What --max-drop counts: 1 - mean cosine of the outputs to the float model's; or points of
+        --task, by the metric that falls most.
+    target
+        What --max-drop predicts the cost for: `ibert targets` lists them. What is written runs on
+        all.
+    heldout
+        Texts on which --max-drop is measured; by default every fifth of the calibration texts,
+        which then does not take part in calibration.
+    """
+
+    panel = "Search"
+
+    max_drop: float | None = None
+    metric: Literal["cosine", "task"] = "cosine"
+    target: str = "host"
+    heldout: Path | None = None
+
+
 def command(
-    model: Annotated[
-        Path,
-        Argument(help="A Hugging Face folder, an ONNX file, or an exported torch program (.pt2)."),
-    ],
-    output: Annotated[Path, Option("-o", "--output", help="The folder to write, NAME.ibert.")],
-    calibration: Annotated[
-        Path | None,
-        Option(
-            help="Texts like those of later use, one per line, or token arrays by input name "
-            "(.npz); by default English texts of many kinds, and none for a model that came with "
-            "its scales."
-        ),
-    ] = None,
-    calibration_columns: Annotated[
-        str | None,
-        Option(
-            metavar="text=A,pair=B",
-            help="The calibration file is a table (.csv, or tabs): columns of its texts, by name "
-            "or, where it has no names, from 1; with a pair for a model of pairs.",
-        ),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None, Option(help="Folder of the tokenizer files; by default the model's.")
-    ] = None,
-    preset: Annotated[
-        PresetName | None,
-        Option(
-            help="accurate; the formulas and constants of the paper; or the arithmetic of the code "
-            "that was released with it, for I-BERT checkpoints. [default: accurate; released for a "
-            "checkpoint that was trained with quantisation]"
-        ),
-    ] = None,
-    fidelity: Annotated[
-        FidelityName | None,
-        Option(
-            help="How close to come to the float model, preset accurate: fast has 2.5 times the "
-            "error, is smaller by 1 to 2%, and up to 6% faster with short texts; best has a third "
-            "of the error, which costs next to nothing where the target multiplies 16 bits (AVX2, "
-            "Cortex-M0 to -M7), and nearly twice the time where it multiplies bytes. [default: "
-            "default]"
-        ),
-    ] = None,
-    observer: Annotated[
-        ObserverName | None,
-        Option(help="How the ranges of activations are chosen. [default: as the fidelity says]"),
-    ] = None,
-    seq_len: Annotated[
-        str, Option(help="Truncate the calibration texts to this many tokens.")
-    ] = "128",
-    head: HeadOption = "auto",
-    widen: Annotated[
-        bool,
-        Option(
-            "--widen",
-            help="Of a quantised model: keep sums, LayerNorm and GELU's input in 16 bits over the "
-            "range that the file gives them, instead of rounding them to its 8 bits.",
-        ),
-    ] = False,
-    limit: Annotated[int | None, Option(min=1, help="Use only the first texts.")] = None,
-    max_drop: Annotated[
-        float | None,
-        Option(
-            rich_help_panel=SEARCH,
-            help="Search for the cheapest way of quantising that loses no more than this; nothing "
-            "is written (exit code 5) if there is none.",
-        ),
-    ] = None,
-    metric: Annotated[
-        MetricName,
-        Option(
-            rich_help_panel=SEARCH,
-            help="What --max-drop counts: 1 - mean cosine of the outputs to the float model's; or "
-            "points of --task, by the metric that falls most.",
-        ),
-    ] = "cosine",
-    target: Annotated[
-        str,
-        Option(
-            rich_help_panel=SEARCH,
-            help="What --max-drop predicts the cost for: `ibert targets` lists them. What is "
-            "written runs on all.",
-        ),
-    ] = "host",
-    heldout: Annotated[
-        Path | None,
-        Option(
-            rich_help_panel=SEARCH,
-            help="Texts on which --max-drop is measured; by default every fifth of the calibration "
-            "texts, which then does not take part in calibration.",
-        ),
-    ] = None,
-    task: TaskName = None,
-    data: TaskData = None,
-    columns: TaskColumns = None,
-    labels: TaskLabels = None,
-    split: TaskSplit = "test",
-    inputs: InputNames = None,
-    trust: TrustFlag = False,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    model: Path,
+    *,
+    output: Path,
+    calibration: Path | None = None,
+    calibration_columns: Annotated[str | None, Option(metavar="text=A,pair=B")] = None,
+    tokenizer: Path | None = None,
+    preset: Annotated[str | None, Choice(PRESET_NAMES)] = None,
+    fidelity: Annotated[str | None, Choice(FIDELITIES)] = None,
+    observer: Annotated[str | None, Choice(OBSERVERS)] = None,
+    seq_len: str = "128",
+    source: HeadOptions,
+    widen: bool = False,
+    limit: MaybeOne = None,
+    search: SearchOptions,
+    task: TaskOptions,
+    verbose: bool = False,
 ) -> CommandResult:
-    """Import a model, choose scales by running texts through it, and lower it to integers."""
+    """Import a model, choose scales by running texts through it, and lower it to integers.
+
+    Parameters
+    ----------
+    model
+        A Hugging Face folder, an ONNX file, or an exported torch program (.pt2).
+    output
+        The folder to write, NAME.ibert.
+    calibration
+        Texts like those of later use, one per line, or token arrays by input name (.npz); by
+        default English texts of many kinds, and none for a model that came with its scales.
+    calibration_columns
+        The calibration file is a table (.csv, or tabs): columns of its texts, by name or, where it
+        has no names, from 1; with a pair for a model of pairs.
+    tokenizer
+        Folder of the tokenizer files; by default the model's.
+    preset
+        accurate; the formulas and constants of the paper; or the arithmetic of the code that was
+        released with it, for I-BERT checkpoints. [default: accurate; released for a checkpoint that
+        was trained with quantisation]
+    fidelity
+        How close to come to the float model, preset accurate: fast has 2.5 times the error, is
+        smaller by 1 to 2%, and up to 6% faster with short texts; best has a third of the error,
+        which costs next to nothing where the target multiplies 16 bits (AVX2, Cortex-M0 to -M7),
+        and nearly twice the time where it multiplies bytes. [default: default]
+    observer
+        How the ranges of activations are chosen. [default: as the fidelity says]
+    seq_len
+        Truncate the calibration texts to this many tokens.
+    widen
+        Of a quantised model: keep sums, LayerNorm and GELU's input in 16 bits over the range that
+        the file gives them, instead of rounding them to its 8 bits.
+    limit
+        Use only the first texts.
+
+    Examples
+    --------
+    ibert quantize MODEL -o minilm.ibert --calibration texts.txt
+    ibert quantize model.onnx -o minilm.ibert --max-drop 0.002
+    """
     from ..common.files import check_writable
     from ..model.artefact import is_artefact
     from ..texts import data_file
     from .progress import progress
 
     length = parse_size("--seq-len", seq_len)
-    _check_search(max_drop, heldout, fidelity, observer, preset, widen, target)
-    given = None if task is None else TaskOptions(task, data, columns, labels, split)
-    _check_metric(metric, max_drop, given, heldout)
-    samples = None if given is None else read_task(given)
-    held = None if heldout is None else read_texts("--heldout", heldout, None)
-    names = parse_inputs(inputs)
+    other = preset not in (None, "accurate")
+    given = {"--fidelity": fidelity, "--observer": observer, "--preset": other, "--widen": widen}
+    _check_search(search, task, [option for option, value in given.items() if value])
+    samples = None if task.task is None else task.read()
+    held = None if search.heldout is None else read_texts("--heldout", search.heldout)
     named = _calibration_columns(calibration, calibration_columns)
     batches = None if calibration is None else _read(calibration, limit, named)
     check_writable(output)
@@ -175,29 +138,22 @@ def command(
 
     started = time.perf_counter()
     with progress({"importing the model": 1, "calibrating": 4}) as line:
-        from ..frontend import load
         from ..quantization import quantize
         from ..quantization.scale_source import scale_source
 
-        source = load(
-            model,
-            head=chosen_head(head),
-            inputs=names,
-            tokenizer=tokenizer,
-            trust=trust,
-        )
-        scales = scale_source(source, preset, batches is not None)
+        imported = source.load(model, source.chosen_head, tokenizer)
+        scales = scale_source(imported, preset, batches is not None)
         if batches is None and scales.needs_data:
             batches = _read(data_file("calibration.txt"), limit)
         line.step("calibrating")
         found: Found | None = None
-        if max_drop is not None:
-            batches, measure = _to_measure(source, scales, batches, held, samples, length)
-            found = _search(source, batches, measure, max_drop, length, target, line)
+        if search.max_drop is not None:
+            batches, measure = _to_measure(imported, scales, batches, held, samples, length)
+            found = _search(imported, batches, measure, search, length, line)
             quantized = found.model
         else:
             quantized = quantize(
-                source,
+                imported,
                 calibration=batches,
                 preset=preset,
                 seq_len=length,
@@ -224,10 +180,10 @@ def command(
 
     if found is not None:
         document["search"] = {
-            "metric": metric,
-            "task": task,
-            "max_drop": max_drop,
-            "target": target,
+            "metric": search.metric,
+            "task": task.task,
+            "max_drop": search.max_drop,
+            "target": search.target,
             "recipe": found.recipe,
             "trials": found.to_json(),
         }
@@ -249,65 +205,44 @@ def command(
     return CommandResult(document, shown)
 
 
-def _check_search(
-    max_drop: float | None,
-    heldout: Path | None,
-    fidelity: str | None,
-    observer: str | None,
-    preset: str | None,
-    widen: bool,
-    target: str,
-) -> None:
+def _check_search(search: SearchOptions, task: TaskOptions, chosen: Sequence[str]) -> None:
     """Refuse options that say what a search is to find out, or that need one."""
     from ..targets import get_target
 
-    get_target(target)
-    if max_drop is None:
-        if target != "host":
-            raise UsageError(
-                "--target without --max-drop",
-                why="an integer model runs on all targets; only what a search predicts to cost "
-                "depends on one",
-                todo="leave it out, and name the target to `ibert compile`",
-            )
-        if heldout is not None:
-            raise UsageError(
-                "--heldout without --max-drop",
-                why="these texts are for measuring what a search accepts",
-                todo="give --max-drop, or measure afterwards: ibert eval --text",
-            )
-        return
-    other = preset not in (None, "accurate")
-    given = {"--fidelity": fidelity, "--observer": observer, "--preset": other, "--widen": widen}
-    for option, value in given.items():
-        if value:
-            raise UsageError(
-                f"--max-drop together with {option}",
-                why="the search chooses that itself, among ways of the preset accurate",
-                todo="leave one of them out",
-            )
-
-
-def _check_metric(
-    metric: str, max_drop: float | None, task: TaskOptions | None, heldout: Path | None
-) -> None:
-    """Refuse a task that is not measured, and a measure without its task."""
-    if task is not None:
-        check_task(task)
-        if metric != "task" or max_drop is None:
-            raise UsageError(
-                "--task without --max-drop and --metric task",
-                why="a task is what a drop is measured on",
-                todo="give both, or measure afterwards: ibert eval --task",
-            )
-        if heldout is not None:
-            raise UsageError(
-                "--heldout together with --task",
-                why="a drop is measured on one of them",
-                todo="leave one of them out",
-            )
-    elif metric == "task":
+    get_target(search.target)
+    if search.max_drop is None and search.target != "host":
+        raise UsageError(
+            "--target without --max-drop",
+            why="an integer model runs on all targets; only what a search predicts to cost "
+            "depends on one",
+            todo="leave it out, and name the target to `ibert compile`",
+        )
+    if search.max_drop is None and search.heldout is not None:
+        raise UsageError(
+            "--heldout without --max-drop",
+            why="these texts are for measuring what a search accepts",
+            todo="give --max-drop, or measure afterwards: ibert eval --text",
+        )
+    if search.max_drop is not None and chosen:
+        raise UsageError(
+            f"--max-drop together with {chosen[0]}",
+            why="the search chooses that itself, among ways of the preset accurate",
+            todo="leave one of them out",
+        )
+    if task.task is None and search.metric == "task":
         raise UsageError("--metric task without --task", todo="give --task NAME and --data FILE")
+    if task.task is not None and (search.metric != "task" or search.max_drop is None):
+        raise UsageError(
+            "--task without --max-drop and --metric task",
+            why="a task is what a drop is measured on",
+            todo="give both, or measure afterwards: ibert eval --task",
+        )
+    if task.task is not None and search.heldout is not None:
+        raise UsageError(
+            "--heldout together with --task",
+            why="a drop is measured on one of them",
+            todo="leave one of them out",
+        )
 
 
 def _to_measure(
@@ -343,18 +278,23 @@ def _search(
     source: CanonicalModel,
     data: Any,
     measure: Measure,
-    max_drop: float,
+    options: SearchOptions,
     length: int,
-    target: str,
     line: Line,
 ) -> Found:
     """Try recipes, and say on the line of progress which."""
     from ..quantization.search import search
 
-    def begin(recipe: str) -> None:
-        line.say(f"trying: {recipe}")
-
-    return search(source, data, max_drop, measure, seq_len=length, target=target, begin=begin)
+    assert options.max_drop is not None
+    return search(
+        source,
+        data,
+        options.max_drop,
+        measure,
+        seq_len=length,
+        target=options.target,
+        begin=lambda recipe: line.say(f"trying: {recipe}"),
+    )
 
 
 def _table_of(found: Found) -> Table:

@@ -3,73 +3,47 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
-
-from typer import Argument, Option
+from typing import Any
 
 from ..common.errors import UsageError
-from .options import InputNames, JsonFlag, TrustFlag, VerboseFlag, parse_inputs
+from .options import ImportOptions
+from .report_parts import Job, check_job, collect
 from .result import CommandResult
 
 
 def command(
-    path: Annotated[
-        Path,
-        Argument(help="A library, a NAME.ibert folder, or a package for a microcontroller."),
-    ],
-    model: Annotated[
-        Path | None,
-        Option(help="The NAME.ibert folder that PATH was compiled from: its graph and its layers."),
-    ] = None,
-    against: Annotated[
-        Path | None, Option(help="The float model, to say how close the integer one is.")
-    ] = None,
-    text: Annotated[
-        Path | None,
-        Option(help="Texts that calibration has not seen, one per line; by default the package's."),
-    ] = None,
-    seq_len: Annotated[
-        str | None, Option(help="Truncate the texts to this many tokens; by default 128.")
-    ] = None,
-    limit: Annotated[int | None, Option(min=1, help="Use only the first texts.")] = None,
-    layer_texts: Annotated[
-        int, Option(min=1, help="Use so many of the texts for layers, which NumPy evaluates.")
-    ] = 16,
-    why: Annotated[
-        bool, Option("--why/--no-why", help="Measure where quality is lost; takes minutes.")
-    ] = True,
-    bench: Annotated[bool, Option("--bench/--no-bench", help="Measure speed here.")] = True,
-    threads: Annotated[str, Option(help="Threads to measure with, with commas.")] = "1",
-    seconds: Annotated[float, Option(min=0.0, help="How long to measure each shape.")] = 1.0,
-    certificate: Annotated[
-        Path | None,
-        Option(help="What `ibert verify` wrote; by default verify.json beside PATH, if it is its."),
-    ] = None,
-    compare: Annotated[
-        Path | None, Option(help="Another artefact, shown side by side with PATH.")
-    ] = None,
-    compare_model: Annotated[
-        Path | None, Option(help="The NAME.ibert folder that the other was compiled from.")
-    ] = None,
-    output: Annotated[
-        Path | None, Option("-o", "--output", help="The page; by default report.html.")
-    ] = None,
-    graph: Annotated[
-        Path | None,
-        Option(help="Write the graph, an .onnx file for Netron; without -o that alone."),
-    ] = None,
-    inputs: InputNames = None,
-    trust: TrustFlag = False,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    *,
+    job: Job,
+    compare: Path | None = None,
+    compare_model: Path | None = None,
+    output: Path | None = None,
+    graph: Path | None = None,
+    source: ImportOptions,
 ) -> CommandResult:
-    """Write a page: what an artefact is, how exact, how fast, its memory and its graph."""
+    """Write a page: what an artefact is, how exact, how fast, its memory and its graph.
+
+    Parameters
+    ----------
+    compare
+        Another artefact, shown side by side with PATH.
+    compare_model
+        The NAME.ibert folder that the other was compiled from.
+    output
+        The page; by default report.html.
+    graph
+        Write the graph, an .onnx file for Netron; without -o that alone.
+
+    Examples
+    --------
+    ibert report minilm.so --model minilm.ibert --against MODEL -o page.html
+    ibert report new.so --model new.ibert --compare old.so
+    ibert report minilm.ibert --graph minilm.onnx
+    """
     from ..common.files import check_writable, write_file
     from ..frontend.errors import require
     from ..model.artefact import QuantizedModel
     from ..report import program_graph, render_page, write_onnx
     from ..report.onnx_file import check_suffix
-    from .report_parts import Job, check_job, collect
 
     if compare_model is not None and compare is None:
         raise UsageError(
@@ -80,24 +54,7 @@ def command(
     if graph is not None:
         check_suffix(graph)
         check_writable(graph)
-    job = Job(
-        path.expanduser(),
-        None if model is None else model.expanduser(),
-        against,
-        text,
-        seq_len,
-        limit,
-        layer_texts,
-        why,
-        bench,
-        threads,
-        seconds,
-        certificate,
-        inputs,
-        trust,
-    )
-    parse_inputs(inputs)
-    jobs = [job] if compare is None else [job, job.other(compare.expanduser(), compare_model)]
+    jobs = [job] if compare is None else [job, job.other(compare, compare_model)]
     for each in jobs:
         check_job(each)
 
@@ -108,7 +65,7 @@ def command(
         if folder is None:
             raise UsageError(
                 "--graph was given for a compiled artefact alone",
-                where=str(path),
+                where=str(job.path),
                 why="it holds kernels; the graph is that of the integer program",
                 todo="give the NAME.ibert folder that it was compiled from, with --model",
             )
@@ -126,7 +83,7 @@ def command(
         where="ibert report",
     )
     page = check_writable(output or Path("report.html"))
-    content = _document(collect(jobs))
+    content = _document(collect(jobs, source))
     text_of_page = render_page(content)
     with write_file(page) as temporary:
         temporary.write_text(text_of_page, encoding="utf-8")

@@ -12,9 +12,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
 
 from ..common.errors import LibraryError, TargetError, UsageError
+from .options import AtLeastOne, Board, ImportOptions, MaybeOne, parse_sizes
 
 if TYPE_CHECKING:
     from ..frontend.model import CanonicalModel
@@ -30,27 +33,52 @@ _SCALES = "values"
 
 @dataclass(frozen=True)
 class Job:
-    """What is looked at, and how; fields are the options of `ibert report`."""
+    """What `ibert report` looks at, and how.
 
-    path: Path
-    model: Path | None
-    against: Path | None
-    text: Path | None
-    seq_len: str | None
-    limit: int | None
-    layer_texts: int
-    why: bool
-    bench: bool
-    threads: str
-    seconds: float
-    certificate: Path | None
-    inputs: list[str] | None
-    trust: bool
+    Attributes
+    ----------
+    path
+        A library, a NAME.ibert folder, or a package for a microcontroller.
+    model
+        The NAME.ibert folder that PATH was compiled from: its graph and its layers.
+    against
+        The float model, to say how close the integer one is.
+    text
+        Texts that calibration has not seen, one per line; by default the package's.
+    seq_len
+        Truncate the texts to this many tokens; by default 128.
+    limit
+        Use only the first texts.
+    layer_texts
+        Use so many of the texts for layers, which NumPy evaluates.
+    why
+        Measure where quality is lost; takes minutes.
+    bench
+        Measure speed here.
+    threads
+        Threads to measure with, with commas.
+    seconds
+        How long to measure each shape.
+    certificate
+        What `ibert verify` wrote; by default verify.json beside PATH, if it is its.
+    """
+
+    path: Annotated[Path, Argument()]
+    model: Path | None = None
+    against: Path | None = None
+    text: Path | None = None
+    seq_len: str | None = None
+    limit: MaybeOne = None
+    layer_texts: AtLeastOne = 16
+    why: Annotated[bool, Option("--why/--no-why")] = True
+    bench: Annotated[bool, Option("--bench/--no-bench")] = True
+    threads: str = "1"
+    seconds: Annotated[float, Option(min=0.0)] = 1.0
+    certificate: Path | None = None
 
     def other(self, path: Path, model: Path | None) -> Job:
         """The same of another artefact, without what is long and shown of one alone."""
-        folder = None if model is None else model.expanduser()
-        return replace(self, path=path, model=folder, why=False, certificate=None)
+        return replace(self, path=path, model=model, why=False, certificate=None)
 
     @property
     def kind(self) -> str:
@@ -78,7 +106,6 @@ def check_job(job: Job) -> None:
         If an artefact cannot be read.
     """
     from ..frontend.sources import is_source
-    from .options import parse_sizes
 
     for place in filter(None, (job.path, job.model)):
         if not place.exists():
@@ -136,17 +163,19 @@ def _metadata(path: Path) -> dict[str, Any]:
     """What `ibert inspect` says, without the scales per channel, which are megabytes."""
     from . import inspect
 
-    document = inspect.command(path).document
+    document = inspect.document_of(path)
     return {name: value for name, value in document.items() if name != _SCALES}
 
 
-def collect(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+def collect(jobs: Sequence[Job], source: ImportOptions) -> list[dict[str, Any]]:
     """Gather the documents of artefacts that are compared with one float model.
 
     Parameters
     ----------
     jobs : sequence of Job
-        Checked; `against`, `inputs` and `trust` are the same in each.
+        Checked; `against` is the same in each.
+    source : ImportOptions
+        How that is imported.
 
     Returns
     -------
@@ -157,12 +186,8 @@ def collect(jobs: Sequence[Job]) -> list[dict[str, Any]]:
 
     @functools.cache
     def load(head: str) -> CanonicalModel:
-        from ..frontend import load as load_model
-        from .options import parse_inputs
-
         assert first.against is not None
-        names = parse_inputs(first.inputs)
-        return load_model(first.against, head=head, inputs=names, trust=first.trust)
+        return source.load(first.against, head)
 
     return [_collect(job, load) for job in jobs]
 
@@ -291,7 +316,11 @@ class _Parts:
         return self._tried(
             "speed",
             lambda: bench.command(
-                self.job.path, threads=threads, seconds=self.job.seconds, per_layer=True
+                self.job.path,
+                threads=threads,
+                seconds=self.job.seconds,
+                per_layer=True,
+                board=Board(),
             ),
         )
 
@@ -311,7 +340,7 @@ class _Parts:
         if given is None and not file.is_file():
             return self._lacking("certificate", f"there is no {CERTIFICATE} beside it")
         try:
-            document = _certificate(file.expanduser())
+            document = _certificate(file)
         except LibraryError as error:
             if given is not None:
                 raise

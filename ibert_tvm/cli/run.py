@@ -6,13 +6,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
 from ..common.errors import DocumentError, UsageError
 from ..model.model_info import REAL_INPUTS
-from .options import DeviceOption, JsonFlag, VerboseFlag, check_device, read_texts
+from .options import Board, DeviceOption, MaybeOne, check_device, read_texts
 from .result import CommandResult
-from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,53 +24,57 @@ _REAL = " or ".join(REAL_INPUTS)
 
 
 def command(
-    library: Annotated[
-        Path,
-        Argument(help="A library that `ibert compile` wrote; with --emulate a package as well."),
-    ],
-    text: Annotated[list[str] | None, Option(help="A text; may be repeated.")] = None,
-    pair: Annotated[
-        list[str] | None, Option(help="The second text of each --text, for models of pairs.")
-    ] = None,
-    texts: Annotated[Path | None, Option(help="A file with one text per line.")] = None,
+    library: Path,
+    *,
+    text: list[str] | None = None,
+    pair: list[str] | None = None,
+    texts: Path | None = None,
     inputs: Annotated[
-        Path | None,
-        Option(help=f"An .npz file with {', '.join(_INPUTS)}; or with {_REAL}."),
+        Path | None, Option(help=f"An .npz file with {', '.join(_INPUTS)}; or with {_REAL}.")
     ] = None,
-    output: Annotated[
-        Path | None, Option("-o", "--output", help="Write the outputs to an .npz file.")
-    ] = None,
-    integers: Annotated[
-        bool, Option("--integers", help="Give integers and their scale, not real values.")
-    ] = False,
-    threads: Annotated[
-        int | None, Option(min=1, help="Threads; by default all processors.")
-    ] = None,
+    output: Path | None = None,
+    integers: bool = False,
+    threads: MaybeOne = None,
     device: DeviceOption = None,
-    emulate: Annotated[
-        bool,
-        Option(
-            "--emulate",
-            help="Run a library of another machine (--runtime none) under its emulator, or a "
-            "package for a microcontroller on its emulated board.",
-        ),
-    ] = False,
-    model: Annotated[
-        Path | None,
-        Option(help="The NAME.ibert folder that a package was compiled from, for its tokenizer."),
-    ] = None,
-    rpc: RpcOption = None,
-    key: KeyOption = None,
-    rpc_timeout: RpcTimeoutOption = 60.0,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    emulate: bool = False,
+    model: Path | None = None,
+    board: Board,
 ) -> CommandResult:
-    """Run a compiled library on texts, on token ids, on images or on features."""
+    """Run a compiled library on texts, on token ids, on images or on features.
+
+    Parameters
+    ----------
+    library
+        A library that `ibert compile` wrote; with --emulate a package as well.
+    text
+        A text; may be repeated.
+    pair
+        The second text of each --text, for models of pairs.
+    texts
+        A file with one text per line.
+    output
+        Write the outputs to an .npz file.
+    integers
+        Give integers and their scale, not real values.
+    threads
+        Threads; by default all processors.
+    emulate
+        Run a library of another machine (--runtime none) under its emulator, or a package for a
+        microcontroller on its emulated board.
+    model
+        The NAME.ibert folder that a package was compiled from, for its tokenizer.
+
+    Examples
+    --------
+    ibert run minilm.so --text "The cat sat on the mat."
+    ibert run minilm.so --texts lines.txt -o vectors.npz
+    ibert run firmware --emulate --model minilm.ibert --text "The cat sat."
+    """
     from ..common.files import check_writable
     from ..runtime.library_file import read_metadata
 
-    address = parse_address(rpc, key)
-    check_device(device, rpc)
+    address = board.address
+    check_device(device, board.rpc)
     if emulate and address is not None:
         raise UsageError(
             "both --emulate and --rpc were given",
@@ -96,9 +99,9 @@ def command(
             from ..runtime.package_engine import emulated_package
             from .progress import progress
 
-            loaded = stack.enter_context(emulated_package(library.expanduser()))
+            loaded = stack.enter_context(emulated_package(library))
             if model is not None:
-                _take_tokenizer(loaded, model.expanduser())
+                _take_tokenizer(loaded, model)
             stack.enter_context(progress("running on the emulated board"))
         elif address is None:
             from ..runtime import load_library
@@ -109,7 +112,7 @@ def command(
             from .progress import progress
 
             stack.enter_context(progress(f"loading on {address}"))
-            loaded = stack.enter_context(load_remote(library, address, threads, rpc_timeout))
+            loaded = stack.enter_context(load_remote(library, address, threads, board.rpc_timeout))
         if arrays is None:
             results = loaded.run_texts(items or [], dequantize=False)
         else:
@@ -147,8 +150,7 @@ def _is_package(path: Path, emulate: bool, texts: bool, model: Path | None) -> b
     """Whether a package is run, which is done on its emulated board alone."""
     from ibert_tvm.targets.bare_metal import is_package
 
-    folder = path.expanduser()
-    package = folder.is_dir() and is_package(folder)
+    package = path.is_dir() and is_package(path)
     if package and not emulate:
         raise UsageError(
             f"{path} is a package for a microcontroller",
@@ -210,7 +212,7 @@ def _read_inputs(path: Path) -> dict[str, NDArray[Any]]:
     from ..common.array_file import read_arrays
 
     try:
-        arrays = read_arrays(path.expanduser())
+        arrays = read_arrays(path)
     except DocumentError as error:
         raise _bad_inputs(path, error.what) from error
     unknown = sorted(set(arrays) - set(_INPUTS))

@@ -4,50 +4,40 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from typer import Argument, Option, echo
+from typer import Option, echo
 
 from ..common.errors import UsageError
-from .options import DeviceOption, JsonFlag, VerboseFlag
+from ..serve.limits import Limits
+from .options import DeviceOption, MaybeOne
 from .result import CommandResult
+from .signature import Settings
 
 _KEY = "IBERT_API_KEY"
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "orjson")
+_LIMITS = Settings(
+    {
+        "batch_tokens": Option(min=1),
+        "queue_tokens": Option(min=1),
+        "requests": Option("--max-requests", min=1),
+        "texts": Option("--max-texts", min=1),
+        "body_bytes": Option("--max-body", min=1),
+        "timeout_seconds": Option("--timeout", min=0.001),
+    },
+    without=("stop_seconds",),
+)
 
 
 def command(
-    models: Annotated[
-        list[Path],
-        Argument(help="Libraries that `ibert compile` wrote; a model is called like its file."),
-    ],
-    host: Annotated[
-        str, Option(help="Address to listen on; the default is reached from this machine only.")
-    ] = "127.0.0.1",
-    port: Annotated[int, Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
-    threads: Annotated[
-        int | None, Option(min=1, help="Threads of a model; by default all processors.")
-    ] = None,
-    workers: Annotated[
-        int, Option(min=0, help="Processes that compute a model; 0: the server's own.")
-    ] = 1,
+    models: list[Path],
+    *,
+    host: str = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535)] = 8000,
+    threads: MaybeOne = None,
+    workers: Annotated[int, Option(min=0)] = 1,
     device: DeviceOption = None,
-    batch_tokens: Annotated[
-        int, Option(min=1, help="Tokens of all requests that are computed at once.")
-    ] = 4096,
-    queue_tokens: Annotated[
-        int, Option(min=1, help="Tokens that may wait for a model; then requests get 429.")
-    ] = 131072,
-    max_requests: Annotated[
-        int, Option(min=1, help="Requests at a time; one more gets 429.")
-    ] = 256,
-    max_texts: Annotated[int, Option(min=1, help="Texts of a request.")] = 512,
-    max_body: Annotated[int, Option(min=1, help="Bytes of a request.")] = 2**20,
-    timeout: Annotated[
-        float, Option(min=0.001, help="Seconds until a request is given up with 503.")
-    ] = 60.0,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    limits: Annotated[Limits, _LIMITS],
 ) -> CommandResult:
     """Serve models: /v1/embeddings as OpenAI's, /rerank as Cohere's, /classify.
 
@@ -55,6 +45,24 @@ def command(
     when requests that run are answered. With a key in the environment variable
     IBERT_API_KEY, clients have to send it. A worker that dies is started again,
     and what it was computing is computed again.
+
+    Parameters
+    ----------
+    models
+        Libraries that `ibert compile` wrote; a model is called like its file.
+    host
+        Address to listen on; the default is reached from this machine only.
+    port
+        Port; 0 takes a free one.
+    threads
+        Threads of a model; by default all processors.
+    workers
+        Processes that compute a model; 0: the server's own.
+
+    Examples
+    --------
+    ibert serve minilm.so --port 8000
+    ibert serve minilm.so reranker.so --workers 2
     """
     from ..frontend.errors import require
 
@@ -66,13 +74,9 @@ def command(
         where="ibert serve",
     )
     from ..encoder import Encoder
-    from ..serve.limits import Limits
     from ..serve.server import listen, serve
     from .progress import progress
 
-    limits = Limits(
-        batch_tokens, queue_tokens, max_requests, max_texts, max_body, timeout_seconds=timeout
-    )
     names = [path.name.removesuffix(".so").removesuffix(".ibert") for path in models]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -93,5 +97,5 @@ def command(
             echo(f"serving {', '.join(names)} on {address}", err=True)
 
         answered = serve(encoders, socket, limits, key, ready, workers)
-    document: dict[str, Any] = {"address": address, "models": names, "requests": answered}
+    document = {"address": address, "models": names, "requests": answered}
     return CommandResult(document, [f"stopped; answered {answered} requests on {address}"])

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from .options import JsonFlag, VerboseFlag
 from .result import CommandResult
 from .tables import Table, width
 
@@ -15,8 +14,16 @@ if TYPE_CHECKING:
     from ibert_tvm.targets import TargetStatus
 
 
-def command(json: JsonFlag = False, verbose: VerboseFlag = False) -> CommandResult:
-    """List the targets, and what is missing on this machine to compile for them."""
+def command(
+    *,
+    verbose: bool = False,
+) -> CommandResult:
+    """List the targets, and what is missing on this machine to compile for them.
+
+    Examples
+    --------
+    ibert targets --verbose
+    """
     from ibert_tvm.targets import list_targets
 
     found = list_targets()

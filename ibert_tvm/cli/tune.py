@@ -6,48 +6,58 @@ import os
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
-from .options import JsonFlag, TargetOption, VerboseFlag
+from .options import AtLeastOne, Board, MaybeOne, Shapes, TargetOption
 from .result import CommandResult
-from .rpc_options import KeyOption, RpcOption, RpcTimeoutOption, parse_address
-from .shape_options import BatchOption, SeqLenOption, parse_shapes
 from .tables import Table, record_table
 
 _SCHEMA = 1
 
 
 def command(
-    model: Annotated[Path, Argument(help="A NAME.ibert folder from `ibert quantize`.")],
-    database: Annotated[Path, Option(help="Folder of the measurements; made where there is none.")],
-    trials: Annotated[
-        int, Option(min=1, help="Measurements per kernel, those of earlier runs included.")
-    ],
+    model: Path,
+    *,
+    database: Path,
+    trials: AtLeastOne,
     target: TargetOption = "host",
-    batch: BatchOption = "1",
-    seq_len: SeqLenOption = None,
-    rpc: RpcOption = None,
-    key: KeyOption = None,
-    jobs: Annotated[
-        int | None,
-        Option(min=1, help="Kernels compiled at once; by default as many as processors."),
-    ] = None,
-    threads: Annotated[int, Option(min=1, help="Threads that a measured kernel uses.")] = 1,
-    time_limit: Annotated[
-        float | None, Option(min=1.0, help="Begin nothing more after so many seconds.")
-    ] = None,
-    rpc_timeout: RpcTimeoutOption = 60.0,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    shapes: Shapes,
+    jobs: MaybeOne = None,
+    threads: AtLeastOne = 1,
+    time_limit: Annotated[float | None, Option(min=1.0)] = None,
+    board: Board,
+    verbose: bool = False,
 ) -> CommandResult:
-    """Tune a model's kernels on this machine, its GPU, or a board; goes on where it stopped."""
+    """Tune a model's kernels on this machine, its GPU, or a board; goes on where it stopped.
+
+    Parameters
+    ----------
+    model
+        A NAME.ibert folder from `ibert quantize`.
+    database
+        Folder of the measurements; made where there is none.
+    trials
+        Measurements per kernel, those of earlier runs included.
+    jobs
+        Kernels compiled at once; by default as many as processors.
+    threads
+        Threads that a measured kernel uses.
+    time_limit
+        Begin nothing more after so many seconds.
+
+    Examples
+    --------
+    ibert tune minilm.ibert --database trials --trials 200 --seq-len 128
+    ibert compile minilm.ibert -o minilm.so --seq-len 128 --database trials
+    """
     from ibert_tvm.targets import get_target
 
+    from ..model.artefact import read_info
     from .progress import progress
 
-    address = parse_address(rpc, key)
+    address = board.address
     get_target(target)
-    shapes = parse_shapes(model, batch, seq_len)
+    pairs = shapes.of(read_info(model), model)
 
     with progress("loading", time_limit) as line:
         from ..runtime.tvm_runtime import load_runtime
@@ -62,10 +72,10 @@ def command(
             jobs=jobs or len(os.sched_getaffinity(0)),
             threads=threads,
             time_limit=time_limit,
-            run_timeout=rpc_timeout,
+            run_timeout=board.rpc_timeout,
         )
         result = tune(
-            QuantizedModel.load(model), target, shapes, database, options, line.say, line.advance
+            QuantizedModel.load(model), target, pairs, database, options, line.say, line.advance
         )
     summary: dict[str, Any] = {
         "schema_version": _SCHEMA,
@@ -73,7 +83,7 @@ def command(
         "target": target,
         "board": None if address is None else str(address),
         "trials": trials,
-        "shapes": [{"batch": b, "seq_len": s} for b, s in shapes],
+        "shapes": [{"batch": b, "seq_len": s} for b, s in pairs],
         "seconds": round(result.seconds, 3),
         "stopped": result.stopped,
         "kernels": result.kernels,

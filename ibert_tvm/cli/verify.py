@@ -5,53 +5,57 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
 from ..common.errors import ExitCode, UsageError
-from .options import BOARD, JsonFlag, VerboseFlag
+from .options import AtLeastOne, Board, parse_address
 from .result import CommandResult
-from .rpc_options import RpcOption, parse_address
 
 # About what each takes, with weights of 22 million parameters.
 _SHARES = {"digests": 1, "no floating point": 4, "intervals": 8, "same bits": 20}
 
 
 def command(
-    path: Annotated[
-        Path, Argument(help="A NAME.ibert folder, or a library or package made of one.")
-    ],
-    model: Annotated[
-        Path | None,
-        Option(help="Of a library or package: the NAME.ibert folder that it was compiled from."),
-    ] = None,
-    inputs: Annotated[int, Option(min=1, help="How many random inputs to compare.")] = 8,
-    emulate: Annotated[
-        bool,
-        Option("--emulate", help="Run a package, or a library without runtime, in its emulator."),
-    ] = False,
-    rpc: RpcOption = None,
-    rpc_key: Annotated[
-        str | None,
-        Option(
-            "--rpc-key",
-            rich_help_panel=BOARD,
-            help="Key of the board, which a tracker hands out by it.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path, Option("-o", "--output", help="Where to write the certificate.")
-    ] = Path("verify.json"),
-    key: Annotated[
-        Path | None, Option(help="PEM file of a public key that it has to be signed with.")
-    ] = None,
-    json: JsonFlag = False,
-    verbose: VerboseFlag = False,
+    path: Path,
+    *,
+    model: Path | None = None,
+    inputs: AtLeastOne = 8,
+    emulate: bool = False,
+    rpc: Annotated[str | None, Option(metavar="HOST:PORT", rich_help_panel=Board.panel)] = None,
+    rpc_key: Annotated[str | None, Option(rich_help_panel=Board.panel)] = None,
+    output: Path = Path("verify.json"),
+    key: Path | None = None,
+    verbose: bool = False,
 ) -> CommandResult:
     """Check digests, code, intervals and bits of an artefact, and write a certificate.
 
     A report for readers is written beside it, with the ending .txt.
+
+    Parameters
+    ----------
+    path
+        A NAME.ibert folder, or a library or package made of one.
+    model
+        Of a library or package: the NAME.ibert folder that it was compiled from.
+    inputs
+        How many random inputs to compare.
+    emulate
+        Run a package, or a library without runtime, in its emulator.
+    rpc
+        Work on a board: its RPC server, or a tracker.
+    rpc_key
+        Key of the board, which a tracker hands out by it.
+    output
+        Where to write the certificate.
+    key
+        PEM file of a public key that it has to be signed with.
+
+    Examples
+    --------
+    ibert verify minilm.so --model minilm.ibert
+    ibert verify firmware --model minilm.ibert --emulate -o verify.json
     """
-    import json as json_module
+    import json
 
     from ..common.files import check_writable, write_file
     from .progress import progress
@@ -74,13 +78,13 @@ def command(
         )
     check_writable(output)
     check_writable(report)
-    signed = [] if key is None else [_signer(path.expanduser(), key.expanduser())]
+    signed = [] if key is None else [_signer(path, key)]
     with progress(_SHARES) as line:
         from ..verification import verify
 
         certificate = verify(
-            path.expanduser(),
-            None if model is None else model.expanduser(),
+            path,
+            model,
             inputs,
             emulate,
             progress=line.step,
@@ -91,7 +95,7 @@ def command(
     with write_file(report) as temporary:
         temporary.write_text("\n".join(certificate.report()) + "\n", encoding="utf-8")
     with write_file(output) as temporary:
-        temporary.write_text(json_module.dumps(document, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     body = certificate.report(tables=verbose)
     lines = [body[0], *signed, *body[1:], f"wrote {output} and {report}"]
     code = ExitCode.OK if certificate.passed else ExitCode.VERIFICATION

@@ -255,6 +255,11 @@ def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     return read_quantization(folder / _QUANTIZATION)
 
 
+def read_info(path: str | os.PathLike[str]) -> ModelInfo:
+    """What an artefact says of its model; errors as for `read_document`."""
+    return ModelInfo.from_json(read_document(path)["info"])
+
+
 def _check_manifest(folder: Path) -> None:
     """Check every file that is read; in the tokenizer's folder there may be no other."""
     listed = {*check_manifest(folder, damaged)}

@@ -14,17 +14,17 @@ class Limits:
     Attributes
     ----------
     batch_tokens : int
-        Tokens that are computed at once: what is waiting is put together up to so many.
+        Tokens of all requests that are computed at once.
     queue_tokens : int
-        Tokens that wait for one model; a request that finds more gets 429.
+        Tokens that may wait for a model; then requests get 429.
     requests : int
         Requests at a time, of all models; one more gets 429 before it is read.
     texts : int
-        Texts of one request.
+        Texts of a request.
     body_bytes : int
-        Size of one request.
+        Bytes of a request.
     timeout_seconds : float
-        A request that is not answered within it gets 503, and is not computed any more.
+        Seconds until a request is given up with 503, and is not computed any more.
     stop_seconds : float
         Time for requests that run when the server is told to stop.
 

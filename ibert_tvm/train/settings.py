@@ -25,31 +25,36 @@ class FinetuneSettings:
     ----------
     preset : str
         Numerics.
-    float_epochs, epochs : int
-        Passes over the data in float, 0 for a model that is tuned already, and with integers.
-    float_learning_rate, learning_rate : float
-        Largest, of each stage; it grows over `warmup` of the steps and falls to 0 in the rest.
+    float_epochs : int
+        Epochs in float before those with integers; 0 for a model that is tuned already.
+    epochs : int
+        Epochs with integers; the paper has 6 or 12.
+    float_learning_rate : float
+        Largest one in float.
+    learning_rate : float
+        Largest one with integers; the paper has 5e-7 to 2e-6.
     scale_learning_rate : float
-        Largest of the scales' logarithms, where they are trained.
+        Largest one of the logarithms of scales, where they are trained.
     dropout : float
-        In the float stage. With integers there is none: the forward pass is what will run.
-    batch_size, accumulation : int
-        Sequences of a forward pass, and passes of a step.
+        In float; the paper has 0 or 0.1.
+    batch_size : int
+        Examples of a forward pass.
+    accumulation : int
+        Forward passes of a step.
     weight_decay, warmup : float
-        Of AdamW, and share of the steps.
+        Of AdamW, and share of the steps in which a learning rate grows; it falls to 0 in the rest.
     seq_len : int
-        Texts are truncated to this many tokens.
+        Truncate texts to this many tokens.
     seed : int
-        Of the order of the data, of new heads and of dropout.
+        Of everything random.
     distillation : {"none", "logits", "embeddings"}
-        What of the float model is learned, beside the labels if there are any.
+        Learn what the float model gives, too; or alone, without labels.
     patience : int
-        Epochs without a better dev set after which a stage ends; 0 to never end it.
+        End a stage after so many epochs without a better dev set; 0: never.
     trained : {"all", "vectors"}
-        With integers: all weights, or biases and norms alone, which stand rates hundreds of times
-        as high.
+        With integers: all weights; or biases and norms alone, for a learning rate of 1e-3 or so.
     learn_scales : bool
-        Train scales of matrix operands too.
+        Train the scales of activations, too.
     calibration : int
         Training texts that scales are chosen from.
     checkpoint_steps : int

@@ -217,9 +217,16 @@ def test_inspect_library(ibert: Callable[..., Outcome], compiled: Path) -> None:
 
 
 def test_every_batch_is_compiled_at_every_length(artefact: Path) -> None:
-    from ibert_tvm.cli.shape_options import parse_shapes
+    from ibert_tvm.cli.options import Shapes
+    from ibert_tvm.model.artefact import read_info
 
-    assert sorted(parse_shapes(artefact, "1,2", "8,16")) == [(1, 8), (1, 16), (2, 8), (2, 16)]
+    found = Shapes("1,2", "8,16").of(read_info(artefact), artefact)
+    assert sorted(found) == [
+        (1, 8),
+        (1, 16),
+        (2, 8),
+        (2, 16),
+    ]
 
 
 def test_library_equals_the_reference_bit_for_bit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 
 from ibert_tvm.cli import eval_task
-from ibert_tvm.cli.eval_task import TASK_NAMES
 from ibert_tvm.tasks import TASKS, MetricResult, integer_side
 from tests.encoder.small_encoders import WORDS, tiny
 
@@ -31,8 +31,10 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data.tsv"
 
 
-def test_the_command_line_names_every_task() -> None:
-    assert tuple(TASKS) == TASK_NAMES
+@pytest.mark.parametrize("command", ["eval", "quantize", "finetune"])
+def test_the_help_names_every_task(ibert: Ibert, command: str) -> None:
+    shown = re.sub(r"[\s│]+", " ", ibert(command, "--help").stdout)
+    assert f"The tasks: {', '.join(TASKS)}." in shown
 
 
 def test_one_model_alone(ibert: Ibert, classes: Path, data: Path) -> None:
@@ -104,7 +106,7 @@ def test_the_gate_is_on_the_difference() -> None:
 WRONG = [
     (
         ("--task", "glue"),
-        "unknown task 'glue'\n  what to do: give one of " + ", ".join(TASK_NAMES),
+        "unknown task 'glue'\n  what to do: give one of " + ", ".join(TASKS),
     ),
     (
         ("--task", "rte"),

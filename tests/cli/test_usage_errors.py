@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 from ibert_tvm.cli import options
 from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.relay_passes.quantization_table import PRESETS
+from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
 from tests.runtime.conftest import TinyModel
 
 from .conftest import Outcome
@@ -35,11 +36,8 @@ def artefact(tmp_path: Path) -> Path:
     return folder
 
 
-def test_choices_are_those_of_the_packages() -> None:
-    from ibert_tvm.quantization import OBSERVERS
-
-    assert get_args(options.ObserverName) == OBSERVERS
-    assert get_args(options.PresetName) == tuple(p.name for p in PRESETS.values())
+def test_names_of_presets_are_those_of_their_records() -> None:
+    assert tuple(preset.name for preset in PRESETS.values()) == PRESET_NAMES
 
 
 def test_unknown_target_lists_the_known_ones(
@@ -243,15 +241,9 @@ def test_an_unknown_target_is_told_before_anything_of_the_model(
 
 def test_the_default_length_is_one_that_the_model_has(artefact: Path) -> None:
     """128 tokens, unless there are positions for fewer."""
-    from ibert_tvm.cli.shape_options import parse_shapes
-
-    path = artefact / "quantization.json"
-    document = json.loads(path.read_text())
     for positions, expected in ((64, 64), (512, 128), (None, 128)):
-        document["info"]["max_sequence_length"] = positions
-        path.write_text(json.dumps(document))
-        write_manifest(artefact)
-        assert parse_shapes(artefact, "1", None) == [(1, expected)]
+        info = replace(TinyModel().info, max_sequence_length=positions)
+        assert options.Shapes().of(info, artefact) == [(1, expected)]
 
 
 @pytest.mark.representatives(2)
