@@ -183,7 +183,7 @@ def frontends_known_to_others(root: Path) -> set[str]:
 PASS = "relay_passes/passes/fuse_epilogues.py"
 ROWS, GPU_ROWS = "schedules/rows.py", "schedules/cuda/rows.py"
 FRONTEND = "ibert_tvm/frontend/verify.py"
-STAGES = "relay_passes/integer/row_norm.py"
+STAGES = "relay_passes/integer/operators/norms.py"
 
 
 @pytest.fixture

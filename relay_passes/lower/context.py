@@ -16,7 +16,7 @@ from ..quantization_table import ActivationQuant, QuantizationTable, WeightQuant
 from ..spec.fixed_point import DyadicVector
 from ..spec.presets import Preset, preset
 from ..spec.short_requantise import ShortFactors
-from .forms import Form, storage
+from .forms import Form, storage, stored
 
 _Result = TypeVar("_Result")
 
@@ -163,10 +163,7 @@ class LoweringContext:
                 self._offset(quant, 0, name),
                 name=name,
                 shift=factor.shift,
-                low=quant.low,
-                high=quant.high,
-                dtype=storage(quant),
-                zero_point=quant.zero_point,
+                **stored(quant),
             )
         )
         magnitude = max(-quant.low, quant.high)

@@ -66,6 +66,12 @@ class Form:
     offset: NDArray[np.float64] | None = None
     row_magnitude: relax.Var | None = None
 
+    @classmethod
+    def of(cls, var: relax.Var, value: str, quant: ActivationQuant) -> Form:
+        """Return what was requantised to the range and scale of `quant`."""
+        magnitude = max(-quant.low, quant.high)
+        return cls(var, value, quant.channel_scale, quant.zero_point, magnitude)
+
     @property
     def per_tensor(self) -> bool:
         """Whether all channels share one scale."""
@@ -87,6 +93,16 @@ def storage(quant: ActivationQuant) -> str:
         if -(1 << (bits - 1)) <= quant.low and quant.high < 1 << (bits - 1):
             return f"int{bits}"
     return "int32"
+
+
+def stored(quant: ActivationQuant) -> dict[str, int | str]:
+    """Attributes of an operator that requantises to `quant`."""
+    return {
+        "low": quant.low,
+        "high": quant.high,
+        "dtype": storage(quant),
+        "zero_point": quant.zero_point,
+    }
 
 
 def multipliers(

@@ -143,7 +143,7 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
                 why=f"there are rules for: {', '.join(sorted(rules))}",
                 todo="express the layer with these operators",
             )
-        need = rules[call.op.name].need_of(call, chosen)
+        need = rules[call.op.name].need(chosen, call)
         if need.plain is None:
             need = replace(need, plain=rule_needs[names[call.args[0]]].plain)
         rule_needs[name] = need

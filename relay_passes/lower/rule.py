@@ -1,17 +1,26 @@
-"""What a lowering rule is."""
+"""What a lowering rule is: a function of a `Node`, registered by `lowers`.
+
+`Need` says which forms of the operands the function reads, so that calibration knows which scales
+the table must hold before anything is lowered.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeAlias, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from tvm import relax
 
+from ..canonical.operator import CanonicalOperator
+from ..dialect.calls import builder
+from ..integer.operator import OPERATORS
 from ..quantization_table import ActivationQuant
 from ..spec.presets import Preset
 from .context import LoweringContext
+from .forms import Form
 from .value import IntegerValue
 
 MATMUL = "matmul"
@@ -76,63 +85,164 @@ class Need:
         return TERM in self.operands
 
 
-_RULES: dict[str, dict[str, type[LoweringRule]]] = {}
-"""By preset, "" for all of them, and by operator."""
+PLAIN = Need(operands=(SCALAR,), plain=True)
+"""Any form with one scale is read, and one with one scale comes out."""
+
+_Operator_co = TypeVar("_Operator_co", bound=CanonicalOperator, covariant=True)
+Lowered: TypeAlias = IntegerValue | relax.Var
+"""An activation, or a variable for ids, masks and weights, which stay what they are."""
+NeedOf: TypeAlias = Callable[[Preset, relax.Call | None], Need]
+"""A need that depends on the preset or on the call; None stands for one with usual attributes."""
 
 
-class LoweringRule(ABC):
-    """Lowers one canonical operator. Stateless; matched on the operator, never on a name.
+@dataclass(frozen=True)
+class Node(Generic[_Operator_co]):
+    """A canonical call while it is lowered.
 
-    ``class LowerX(LoweringRule, preset="released")`` is the rule of that preset alone.
+    Parameters
+    ----------
+    operator : CanonicalOperator
+        Its record, with the attributes.
+    call : relax.Call
+        The call.
+    operands : sequence of IntegerValue or relax.Var
+        Its operands, lowered.
+    context : LoweringContext
+        Table, weights and builder.
     """
 
-    op: ClassVar[str] = ""
-    """Full name of the canonical operator; "" in a base class."""
+    operator: _Operator_co
+    call: relax.Call
+    operands: Sequence[Lowered]
+    context: LoweringContext
 
-    def __init_subclass__(cls, preset: str = "", **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if cls.op:
-            _RULES.setdefault(preset, {})[cls.op] = cls
+    @property
+    def name(self) -> str:
+        """Canonical name of the result."""
+        return self.operator.name
 
-    @abstractmethod
-    def need(self, preset: Preset) -> Need:
-        """Return the forms and scales that `lower` will ask for."""
+    @property
+    def preset(self) -> Preset:
+        """Forms of the non-linear functions."""
+        return self.context.preset
 
-    def need_of(self, call: relax.Call, preset: Preset) -> Need:
-        """Return `need` for a call whose attributes matter to it."""
-        return self.need(preset)
+    @property
+    def x(self) -> IntegerValue:
+        """The first operand."""
+        return activation(self.operands[0])
 
-    @abstractmethod
-    def lower(
-        self,
-        call: relax.Call,
-        operands: Sequence[IntegerValue | relax.Var],
-        context: LoweringContext,
-    ) -> IntegerValue | relax.Var:
-        """Emit integer operators for `call`.
+    def entry(self, section: str) -> ActivationQuant:
+        """Entry of the result in a section of the table."""
+        return self.context.table_entry(section, self.name)
+
+    def weight(self, position: int) -> NDArray[np.floating]:
+        """Float weight that is an operand."""
+        return self.context.weight(self.call.args[position], self.name)
+
+    def in_place_of(self, position: int, array: NDArray[np.integer]) -> relax.Var:
+        """Parameter with the integers of a weight, under the weight's name."""
+        return self.context.parameter(str(self.call.args[position].name), array)
+
+    def parameter(self, label: str, array: NDArray[np.integer]) -> relax.Var:
+        """Parameter of this call alone."""
+        return self.context.parameter(f"{self.name}.{label}", array)
+
+    def emit(self, *operands: object, **attributes: object) -> relax.Var:
+        """Emit the integer operator of the same name.
 
         Parameters
         ----------
-        call : relax.Call
-            The canonical call.
-        operands : sequence of IntegerValue or relax.Var
-            Lowered operands: activations, or variables for ids, masks and (unlowered) weights.
-        context : LoweringContext
-            Table, weights and builder.
-
-        Returns
-        -------
-        IntegerValue or relax.Var
-            The result; a variable for ids.
-
-        Raises
-        ------
-        LoweringError
-            If the operator cannot be expressed; RangeError if constants do not fit.
+        *operands
+            As its builder takes them.
+        **attributes
+            Beside those that both operators have, or in their place.
         """
+        record = OPERATORS[self.operator.OP.replace("canonical.", "integer.", 1)]
+        own = {field.name for field in fields(self.operator)}
+        shared = own & {field.name for field in fields(record)}
+        same = {name: getattr(self.operator, name) for name in shared}
+        return self.context.emit(builder(record)(*operands, **same | attributes))
+
+    def result(
+        self, var: relax.Var, scale: NDArray[np.float64], magnitude: int, zero_point: int = 0
+    ) -> IntegerValue:
+        """Return the result in this native form, readable by all; see `Form`."""
+        return self.value(Form(var, self.name, scale, zero_point, magnitude))
+
+    def value(self, form: Form) -> IntegerValue:
+        """Return the result in this native form."""
+        return IntegerValue(self.context, self.name, form)
 
 
-def activation(operand: IntegerValue | relax.Var) -> IntegerValue:
+@dataclass(frozen=True)
+class LoweringRule:
+    """How one canonical operator is lowered. Matched on the operator, never on a name.
+
+    Parameters
+    ----------
+    operator : type of CanonicalOperator
+        What is lowered.
+    given_need : Need or callable
+        See `need`.
+    function : callable
+        Emits the integer operators of a node and returns the result: a variable for ids.
+        LoweringError where the operator cannot be expressed, RangeError where constants do not fit.
+    """
+
+    operator: type[CanonicalOperator]
+    given_need: Need | NeedOf
+    function: Callable[[Node[Any]], Lowered]
+
+    def need(self, preset: Preset, call: relax.Call | None = None) -> Need:
+        """Return the forms and scales that `lower` will ask for."""
+        given = self.given_need
+        return given if isinstance(given, Need) else given(preset, call)
+
+    def lower(
+        self, call: relax.Call, operands: Sequence[Lowered], context: LoweringContext
+    ) -> Lowered:
+        """Emit the integer operators of a call."""
+        return self.function(Node(self.operator.from_dict(call.attrs), call, operands, context))
+
+
+_RULES: dict[str, dict[str, LoweringRule]] = {}
+"""By preset, "" for all of them, and by operator."""
+_Function = TypeVar("_Function", bound=Callable[[Node[Any]], Lowered])
+
+
+def lowers(
+    *operators: type[CanonicalOperator], need: Need | NeedOf, preset: str = ""
+) -> Callable[[_Function], _Function]:
+    """Register a function as the lowering rule of canonical operators.
+
+    Parameters
+    ----------
+    *operators : type of CanonicalOperator
+        What it lowers.
+    need : Need or callable
+        What it reads.
+    preset : str
+        The only preset that it belongs to, where it replaces the common rule.
+
+    Raises
+    ------
+    TypeError
+        At import, if an operator has such a rule already.
+    """
+
+    def register(function: _Function) -> _Function:
+        known = _RULES.setdefault(preset, {})
+        for operator in operators:
+            if operator.OP in known:
+                other = known[operator.OP].function.__qualname__
+                raise TypeError(f"{operator.OP} is lowered by {other} already")
+            known[operator.OP] = LoweringRule(operator, need, function)
+        return function
+
+    return register
+
+
+def activation(operand: Lowered) -> IntegerValue:
     """Return `operand` as the activation it must be in canonical form."""
     if not isinstance(operand, IntegerValue):
         raise TypeError(f"operand {operand} is no activation: check_canonical was not run")
@@ -147,10 +257,6 @@ def rules_of(preset: str) -> dict[str, LoweringRule]:
     preset : str
         "accurate", "paper" or "released"; the last replaces some rules, since its arithmetic
         differs in every requantisation.
-
-    Returns
-    -------
-    dict of str to LoweringRule
     """
     chosen = {**_RULES[""], **_RULES.get(preset, {})}
-    return {op: chosen[op]() for op in sorted(chosen)}
+    return {op: chosen[op] for op in sorted(chosen)}

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from ibert_tvm.relay_passes.canonical import CanonicalError
-from ibert_tvm.relay_passes.canonical.operators.multiply import Multiply
-from ibert_tvm.relay_passes.canonical.operators.rms_norm import RmsNorm
-from ibert_tvm.relay_passes.canonical.operators.sigmoid import Sigmoid
-from ibert_tvm.relay_passes.canonical.operators.silu import Silu
+from ibert_tvm.relay_passes.canonical.operators.functions import Sigmoid, Silu
+from ibert_tvm.relay_passes.canonical.operators.norms import RmsNorm
+from ibert_tvm.relay_passes.canonical.operators.sums import Multiply
 
 X = np.random.default_rng(0).normal(0, 3, (2, 5, 24))
 

@@ -13,8 +13,7 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.canonical.errors import CanonicalError
 from ibert_tvm.relay_passes.canonical.operators.attention import Attention
-from ibert_tvm.relay_passes.canonical.operators.layer_norm import LayerNorm
-from ibert_tvm.relay_passes.canonical.operators.rms_norm import RmsNorm
+from ibert_tvm.relay_passes.canonical.operators.norms import LayerNorm, RmsNorm
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential

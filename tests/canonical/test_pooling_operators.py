@@ -5,14 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.relay_passes.canonical.operators.attention_pool import AttentionPool
-from ibert_tvm.relay_passes.canonical.operators.concatenate import Concatenate
-from ibert_tvm.relay_passes.canonical.operators.l2_norm import L2Norm
-from ibert_tvm.relay_passes.canonical.operators.last_token import LastToken
-from ibert_tvm.relay_passes.canonical.operators.log1p_relu import Log1pRelu
-from ibert_tvm.relay_passes.canonical.operators.max_pool import MaxPool
-from ibert_tvm.relay_passes.canonical.operators.sqrt_mean_pool import SqrtMeanPool
-from ibert_tvm.relay_passes.canonical.operators.weighted_mean_pool import WeightedMeanPool
+from ibert_tvm.relay_passes.canonical.operators.channels import Concatenate
+from ibert_tvm.relay_passes.canonical.operators.functions import Log1pRelu
+from ibert_tvm.relay_passes.canonical.operators.norms import L2Norm
+from ibert_tvm.relay_passes.canonical.operators.pools import (
+    AttentionPool,
+    LastToken,
+    MaxPool,
+    SqrtMeanPool,
+    WeightedMeanPool,
+)
 
 X = np.random.default_rng(0).normal(-3, 2, (4, 5, 6))
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 0]])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm.relay_passes.canonical import CanonicalError
-from ibert_tvm.relay_passes.canonical.operators.rotate import Rotate
+from ibert_tvm.relay_passes.canonical.operators.positions import Rotate
 from tests.canonical import reference
 
 X = np.random.default_rng(0).normal(size=(2, 5, 24)).astype(np.float32)

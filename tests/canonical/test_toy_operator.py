@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +26,6 @@ from ibert_tvm.relay_passes.dialect.record import RECORDS, Operand
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
 from ibert_tvm.relay_passes.lower import rule as rules
-from ibert_tvm.relay_passes.lower.forms import Form
 from ibert_tvm.relay_passes.lower.value import IntegerValue
 
 CHANNELS, WORDS = 6, 11
@@ -56,25 +54,17 @@ def toy() -> Iterator[type[CanonicalOperator]]:
         def evaluate(self, x: np.ndarray) -> np.ndarray:
             return np.maximum(x, np.float32(0)) / np.float32(self.divisor)
 
-    class LowerHalfRelu(rules.LoweringRule):
+    @rules.lowers(HalfRelu, need=rules.Need(operands=(rules.STREAM,), plain=True, one_sided=True))
+    def half_relu(node: rules.Node[HalfRelu]) -> IntegerValue:
         """The same integers as of a relu, in smaller steps."""
-
-        op = HalfRelu.OP
-
-        def need(self, preset: Any) -> rules.Need:
-            return rules.Need(operands=(rules.STREAM,), plain=True, one_sided=True)
-
-        def lower(self, call: Any, operands: Any, context: Any) -> IntegerValue:
-            name = str(call.attrs["name"])
-            source = rules.activation(operands[0]).stream()
-            out = context.emit(integer.relu(source.var, name=name))
-            scale = source.scale / float(call.attrs["divisor"])
-            return IntegerValue(context, name, Form(out, name, scale, 0, source.magnitude))
+        source = node.x.stream()
+        out = node.context.emit(integer.relu(source.var, name=node.name))
+        return node.result(out, source.scale / node.operator.divisor, source.magnitude)
 
     yield HalfRelu
     del OPERATORS[HalfRelu.OP], RECORDS[HalfRelu.OP]
     for known in rules._RULES.values():
-        known.pop(LowerHalfRelu.op, None)
+        known.pop(HalfRelu.OP, None)
 
 
 def toy_module(toy: type[CanonicalOperator]) -> tvm.IRModule:

@@ -21,14 +21,15 @@ from ibert_tvm.model import quantization_file
 from ibert_tvm.relay_passes import names
 from ibert_tvm.relay_passes.integer import OPERATORS, Operator, document
 from ibert_tvm.relay_passes.integer.document import read_document, write_document
-from ibert_tvm.relay_passes.integer.operators.add import Add
-from ibert_tvm.relay_passes.integer.operators.embedding import Embedding
-from ibert_tvm.relay_passes.integer.operators.pack_tokens import PackTokens
-from ibert_tvm.relay_passes.integer.operators.prepend_tokens import PrependTokens
-from ibert_tvm.relay_passes.integer.operators.relu import Relu
-from ibert_tvm.relay_passes.integer.operators.slot_starts import SlotStarts
-from ibert_tvm.relay_passes.integer.operators.slot_tokens import SlotTokens
-from ibert_tvm.relay_passes.integer.operators.token_slots import TokenSlots
+from ibert_tvm.relay_passes.integer.operators.functions import Relu
+from ibert_tvm.relay_passes.integer.operators.slots import (
+    PackTokens,
+    SlotStarts,
+    SlotTokens,
+    TokenSlots,
+)
+from ibert_tvm.relay_passes.integer.operators.sums import Add
+from ibert_tvm.relay_passes.integer.operators.tokens import Embedding, PrependTokens
 from ibert_tvm.relay_passes.integer.program import Program, Step
 from ibert_tvm.relay_passes.integer.relax_ops import read_program, to_module
 from ibert_tvm.relay_passes.integer.types import SymbolicDim, TensorType

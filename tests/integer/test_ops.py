@@ -8,13 +8,12 @@ from tvm import relax, tirx
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.dialect.calls import call_operator
 from ibert_tvm.relay_passes.errors import LoweringError
-from ibert_tvm.relay_passes.integer.operators.add_short import AddShort
 from ibert_tvm.relay_passes.integer.operators.attention import Attention
-from ibert_tvm.relay_passes.integer.operators.layer_norm_short import LayerNormShort
-from ibert_tvm.relay_passes.integer.operators.position_ids import PositionIds
-from ibert_tvm.relay_passes.integer.operators.relu import Relu
-from ibert_tvm.relay_passes.integer.operators.requantise import Requantise
-from ibert_tvm.relay_passes.integer.operators.requantise_short import RequantiseShort
+from ibert_tvm.relay_passes.integer.operators.functions import Relu
+from ibert_tvm.relay_passes.integer.operators.norms import LayerNormShort
+from ibert_tvm.relay_passes.integer.operators.positions import PositionIds
+from ibert_tvm.relay_passes.integer.operators.requantise import Requantise, RequantiseShort
+from ibert_tvm.relay_passes.integer.operators.sums import AddShort
 from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import GELU

@@ -7,9 +7,7 @@ import pytest
 
 from ibert_tvm.relay_passes.integer.arrays import NumpyNumbers
 from ibert_tvm.relay_passes.integer.evaluate import run_whole
-from ibert_tvm.relay_passes.integer.operators.rms_norm import RmsNorm
-from ibert_tvm.relay_passes.integer.operators.rms_norm_short import RmsNormShort
-from ibert_tvm.relay_passes.integer.row_norm import ScaledNorm
+from ibert_tvm.relay_passes.integer.operators.norms import RmsNorm, RmsNormShort, ScaledNorm
 from ibert_tvm.relay_passes.spec import short_layer_norm as norm
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
 from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm

@@ -7,7 +7,7 @@ import pytest
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.canonical import build
-from ibert_tvm.relay_passes.integer.operators.gelu import Gelu
+from ibert_tvm.relay_passes.integer.operators.functions import Gelu
 from ibert_tvm.relay_passes.integer.relax_ops import is_integer_op, operator_of
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale

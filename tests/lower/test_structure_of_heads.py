@@ -11,7 +11,7 @@ from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.integer.relax_ops import is_integer_op, operator_of
 from ibert_tvm.relay_passes.lower import requirements
 from ibert_tvm.relay_passes.lower.forms import Form
-from ibert_tvm.relay_passes.lower.norm_rows import fits_short
+from ibert_tvm.relay_passes.lower.rules.norms import fits_short
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant, WeightQuant
 from tests.lower.expected import INT8, LINEAR, LINEAR_TABLE, STREAM, linear, lower

@@ -358,7 +358,7 @@ def test_channels_before_the_first_are_refused(builder: Builder) -> None:
 
 def test_gain_and_offset_of_other_rows_are_refused(builder: Builder) -> None:
     """Compiled, the offset was read beyond its end."""
-    from ibert_tvm.relay_passes.integer.operators.layer_norm import LayerNorm
+    from ibert_tvm.relay_passes.integer.operators.norms import LayerNorm
     from ibert_tvm.relay_passes.integer.types import TensorType
     from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 

@@ -14,7 +14,7 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.operators.distance_products import DistanceProducts
+from ibert_tvm.relay_passes.integer.operators.positions import DistanceProducts
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.types import TensorType
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels

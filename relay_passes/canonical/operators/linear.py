@@ -1,4 +1,4 @@
-"""`canonical.linear`: a dense layer."""
+"""Dense layers."""
 
 from __future__ import annotations
 

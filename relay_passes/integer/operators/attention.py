@@ -1,4 +1,4 @@
-"""`integer.attention`: Q K^T, i-softmax and P V of all heads, requantised."""
+"""Attention of all heads: Q K^T, i-softmax and P V, requantised."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ...errors import LoweringError
 from ...spec import short_softmax, softmax
 from ...spec.exponential import Exponential, PolynomialExponential
 from ...spec.released import ReleasedExponential
+from ...spec.score_cap import ScoreCap, cap_score
 from ...spec.short_requantise import requantise_short
 from ...spec.short_softmax import ShortExponential
 from ...spec.values import indicator, not_equal, select
@@ -319,3 +320,44 @@ class Attention(Operator):
 def _positions_lacking(positions: int, length: Any) -> int:
     """How many more positions a static length has than a bias; symbolic ones are bound later."""
     return length - positions if positions and isinstance(length, int) else 0
+
+
+@dataclass(frozen=True)
+class CappedAttention(Attention):
+    """Attention of all heads whose scores are ``2^14 tanh(S q k^T / c)`` (softcap).
+
+    Otherwise what `Attention` is. Terms of the scores are added, and keys masked, behind the cap,
+    so a bias and the exponential have the scale ``c / 2^14``.
+
+    Parameters
+    ----------
+    cap : ScoreCap
+        From ``ScoreCap.from_scale(S, c)``, S the scale of Q K^T.
+    """
+
+    cap: ScoreCap = field(kw_only=True, metadata=flattened("cap", ScoreCap))
+
+    OP = "integer.capped_attention"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, low, high in (
+            ("down_shift", 0, 24),
+            ("up_shift", 0, 8),
+            ("multiplier", 1, 2**15 - 1),
+        ):
+            if not low <= getattr(self.cap, name) <= high:
+                raise LoweringError(
+                    f"cap_{name} is {getattr(self.cap, name)}",
+                    self.where,
+                    f"allowed: {low} to {high}",
+                    "derive the cap with ScoreCap.from_scale",
+                )
+
+    def changed_scores(self, heads: Heads, products: Tensor) -> Tensor:
+        """Capped products."""
+
+        def capped(b: Index, h: Index, i: Index, j: Index) -> Entry:
+            return cap_score(heads.exact_score(products, b, h, i, j), self.cap)
+
+        return heads.per_score("capped", capped)

@@ -1,16 +1,20 @@
-"""`integer.linear`: the matrix product."""
+"""Matrix products, and the parts and row scales of their operands."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ...dialect.record import Operand
-from ..domain import Domain, Tensor
-from ..operator import Operator
+from ...spec import parts, row_scale
+from ...spec.values import absolute, maximum
+from ..checks import check_attribute, check_bounds, choose
+from ..domain import Domain, Entry, Index, Tensor
+from ..operator import Elementwise, Operator, per_channel
 from ..traits import Traits
-from ..types import TensorType, static
+from ..types import NARROW, Dim, TensorType, static
 
 
 @dataclass(frozen=True)
@@ -36,3 +40,182 @@ class Linear(Operator):
 
     def body(self, domain: Domain, **operands: Tensor) -> Tensor:
         return domain.linear(operands["x"], operands["weight"], operands["bias"])
+
+
+@dataclass(frozen=True)
+class OperandPart(Elementwise):
+    """``part(x) + zero_point``, of `ibert_tvm.relay_passes.spec.parts`.
+
+    `ibert_tvm.relay_passes.passes.split_operands` has products with both parts in the place of one.
+
+    Parameters
+    ----------
+    part : str
+        "high" or "low".
+    dtype : str
+        int8 or uint8; an x whose parts do not fit is refused.
+    zero_point : int
+        Added to the part.
+    """
+
+    part: str
+    dtype: str
+    zero_point: int = 0
+
+    OP = "integer.operand_part"
+    OPERANDS = (Operand("x", ("int16",), "... C"),)
+    RESULT = "... C"
+    TRAITS = Traits(elementwise=True, per_token=True, offsets=True)
+    STAGE = "part"
+
+    def __post_init__(self) -> None:
+        choose("part", self.part, ("high", "low"), self.name)
+        choose("dtype", self.dtype, ("int8", "uint8"), self.name)
+
+    def entry(self, x: Entry) -> Entry:
+        of = parts.high_part if self.part == "high" else parts.low_part
+        return of(x, parts.OPERAND_BITS) + self.zero_point
+
+
+@dataclass(frozen=True)
+class JoinParts(Elementwise):
+    """``2^8 high + x``: x is the product with low parts, `high` that with high ones."""
+
+    OP = "integer.join_parts"
+    OPERANDS = (Operand("x", ("int32",), "... C"), Operand("high", ("int32",), "... C"))
+    RESULT = "... C"
+    dtype = "int32"
+    TRAITS = Traits(elementwise=True, per_token=True)
+    STAGE = "joined"
+
+    def entry(self, x: Entry, high: Entry) -> Entry:
+        return parts.joined(high, x, parts.OPERAND_BITS)
+
+
+@dataclass(frozen=True)
+class RowMagnitude(Operator):
+    """``max(1, max_c |x[..., c]|)``, x clamped to 15 bits and a sign: [..., 1]."""
+
+    OP = "integer.row_magnitude"
+    OPERANDS = (Operand("x", NARROW, "... C"),)
+    dtype = "int32"
+    TRAITS = Traits(per_token=True, takes_epilogue=False, row_statistics=True, joins_rows=True)
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """One number of each row."""
+        return (*dims["..."], 1)
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x = operands["x"]
+        rows, channels = x.shape
+        largest = domain.max(
+            "largest",
+            (rows,),
+            channels,
+            lambda row, channel: absolute(row_scale.bounded(x[row, channel])),
+        )
+        return domain.define(
+            "magnitude", (rows, 1), lambda row, _: maximum(largest[row], 1), self.dtype
+        )
+
+
+@dataclass(frozen=True)
+class QuantiseRows(Operator):
+    """``clamp(round(127 x / m) + zero_point, low, high)``, m being the magnitude of the row.
+
+    Parameters
+    ----------
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        int8 or uint8.
+    zero_point : int
+        Added after the division.
+    """
+
+    low: int
+    high: int
+    dtype: str
+    zero_point: int = 0
+
+    OP = "integer.quantise_rows"
+    OPERANDS = (Operand("x", NARROW, "... C"), Operand("magnitude", ("int32",), "... 1"))
+    RESULT = "... C"
+    TRAITS = Traits(per_token=True, offsets=True, takes_epilogue=False, joins_rows=True)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, ("int8", "uint8"))
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """The reciprocal of each row, then its entries."""
+        x, magnitude = operands["x"], operands["magnitude"]
+        rows, channels = x.shape
+        largest = domain.define(
+            "row_magnitude",
+            (rows,),
+            lambda row: row_scale.bounded_magnitude(magnitude[row, 0]),
+            "int32",
+        )
+        shift = domain.define(
+            "row_shift", (rows,), lambda row: row_scale.normalising_shift(largest[row]), "int32"
+        )
+        factor = domain.define(
+            "row_reciprocal",
+            (rows,),
+            lambda row: row_scale.reciprocal(largest[row], shift[row]),
+            "int32",
+        )
+        return domain.define(
+            "quantised",
+            (rows, channels),
+            lambda row, channel: row_scale.quantise(
+                x[row, channel],
+                largest[row],
+                shift[row],
+                factor[row],
+                self.zero_point,
+                self.low,
+                self.high,
+            ),
+            self.dtype,
+        )
+
+
+MOST_SHIFTED = 16
+
+
+@dataclass(frozen=True)
+class ScaleRows(Operator):
+    """``floor(x m / 2^shift) + bias``, m being the magnitude of the row, clamped to [1, 2^15).
+
+    Parameters
+    ----------
+    shift : int
+        0..16.
+    """
+
+    shift: int
+
+    OP = "integer.scale_rows"
+    OPERANDS = (
+        Operand("x", ("int32",), "... C"),
+        Operand("magnitude", ("int32",), "... 1"),
+        Operand("bias", ("int32",), "1|C"),
+    )
+    RESULT = "... C"
+    dtype = "int32"
+    TRAITS = Traits(elementwise=True, per_token=True, merges=True)
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "shift", 0, MOST_SHIFTED)
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x, magnitude, bias = (operands[name] for name in ("x", "magnitude", "bias"))
+
+        def entry(row: Index, channel: Index) -> Entry:
+            # A row of one may be its own magnitude, and is then read as one value: TVM matches no
+            # region that is read both at 0 and at a variable.
+            m = row_scale.bounded_magnitude(magnitude[row, channel if x.shape[-1] == 1 else 0])
+            return row_scale.restored(x[row, channel], m, self.shift, per_channel(bias, channel))
+
+        return domain.define("scaled", x.shape, entry, self.dtype)

@@ -1,4 +1,4 @@
-"""`integer.requantise`: to another scale, by a dyadic multiplier of 31 bits."""
+"""Requantisation: to another scale."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from ...dialect.record import Operand
 from ...spec.fixed_point import requantise_clamped
-from ..checks import check_bounds, check_shift
+from ...spec.released import requantise_even
+from ...spec.short_requantise import requantise_short
+from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_shift, check_short_shift
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
-from ..types import DTYPES
+from ..types import DTYPES, NARROW
 
 
 @dataclass(frozen=True)
@@ -54,3 +56,90 @@ class Requantise(Elementwise):
     def entry(self, x: Entry, multiplier: Entry, offset: Entry = 0) -> Entry:
         scaled = self.shift, self.zero_point, self.low, self.high
         return requantise_clamped(x, multiplier, *scaled, offset)
+
+
+@dataclass(frozen=True)
+class RequantiseShort(Elementwise):
+    """``clamp(sat16(q15(sat16(x >> p), m) + o + z 2^shift + half) >> shift, low, high)``.
+
+    The optional offset o is a zero point of each channel, times 2^shift.
+
+    Parameters
+    ----------
+    shift : int
+        Fraction bits of the Q15 product, 0..14, the same for every channel.
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        int8, uint8 or int16.
+    zero_point : int
+        Added before the shift, as ``zero_point 2^shift``.
+    """
+
+    shift: int
+    low: int
+    high: int
+    dtype: str
+    zero_point: int = 0
+
+    OP = "integer.requantise_short"
+    OPERANDS = (
+        Operand("x", ("uint8", *NARROW), "... C"),
+        Operand("multiplier", ("int16",), "1|C"),
+        Operand("pre_shift", ("int32",), "1|C"),
+        Operand("offset", ("int16",), "1|C", optional=True),
+    )
+    RESULT = "... C"
+    TRAITS = Traits(elementwise=True, per_token=True, rescales=True, offsets=True, merges=True)
+    STAGE = "requantised"
+
+    def __post_init__(self) -> None:
+        check_bounds(self, SHORT_DTYPES)
+        check_short_shift(self)
+
+    def entry(self, x: Entry, multiplier: Entry, pre_shift: Entry, offset: Entry = 0) -> Entry:
+        scaled = self.shift, self.zero_point, self.low, self.high
+        return requantise_short(x, multiplier, pre_shift, *scaled, offset)
+
+
+@dataclass(frozen=True)
+class RequantiseEven(Elementwise):
+    """``clamp(round_half_even(x m / 2^e) + zero_point, low, high)``, e per channel.
+
+    Parameters
+    ----------
+    split : int
+        Bits by which the value is split before the multiplication; see
+        `ibert_tvm.relay_passes.spec.released.wide_product`.
+    low, high : int
+        Closed interval of the result, within `dtype`.
+    dtype : str
+        int8, uint8, int16 or int32.
+    zero_point : int
+        Added after the shift.
+    """
+
+    split: int
+    low: int
+    high: int
+    dtype: str
+    zero_point: int = 0
+
+    OP = "integer.requantise_even"
+    OPERANDS = (
+        Operand("x", DTYPES, "... C"),
+        Operand("multiplier", ("int32",), "1|C"),
+        Operand("shift", ("int32",), "1|C"),
+    )
+    RESULT = "... C"
+    TRAITS = Traits(elementwise=True, per_token=True, rescales=True, offsets=True)
+    STAGE = "requantised"
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        check_attribute(self, "split", 0, 31)
+
+    def entry(self, x: Entry, multiplier: Entry, shift: Entry) -> Entry:
+        return requantise_even(
+            x, multiplier, shift, self.split, self.zero_point, self.low, self.high
+        )

@@ -1,6 +1,6 @@
-"""The lowering rules, one file for each canonical operator; importing this package imports all.
+"""The lowering rules, a file for each family of operators; importing this package imports all.
 
-Rules of the preset ``released`` are in a folder of their own, which `rules_of` joins.
+Rules of the preset ``released`` are in `ibert_tvm.relay_passes.lower.released`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Lowering of `canonical.attention`."""
+"""Lowering of attention."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ... import integer
+from ...canonical.operators.attention import Attention
 from ...dialect.calls import operands_of
 from ...errors import LoweringError, RangeError
 from ...quantization_table import ActivationQuant
@@ -19,17 +19,19 @@ from ...spec.fixed_point import DyadicVector
 from ...spec.presets import Preset
 from ...spec.score_cap import ScoreCap, capped_scale
 from ...spec.short_requantise import ShortFactors, short_factors
-from ..context import LoweringContext
-from ..forms import Form, multipliers, storage
-from ..rule import FACTOR, FACTOR_BY_CHANNEL, MATMUL, LoweringRule, Need, activation
+from ..forms import Form, multipliers, stored
+from ..rule import FACTOR, FACTOR_BY_CHANNEL, MATMUL, Need, Node, activation, lowers
 from ..value import IntegerValue
 
 LARGEST_BIAS = 2**23
 """In units of the scores: half of what separates them from those of masked keys, so the other half
 is left for products, whose range is proven with the bias when the model is compiled."""
+OPERANDS = (FACTOR, FACTOR, FACTOR_BY_CHANNEL)
+"""How queries, keys and values are read."""
 
 
-class LowerAttention(LoweringRule):
+@lowers(Attention, need=Need(operands=OPERANDS, result=(MATMUL,), averages=True))
+def attention(node: Node[Attention]) -> IntegerValue:
     """Masked multi-head attention on int8 queries, keys and values.
 
     Expects q and k as int8 with one scale each and v as int8, possibly with a scale per channel;
@@ -49,97 +51,70 @@ class LowerAttention(LoweringRule):
         c = attention(q, k, v, mask, b)  →  c = integer.attention(q_s8, k_s8, v_s8, mask, m_s32,
                                                                   b_s32)
     """
-
-    op = "canonical.attention"
-
-    def need(self, preset: Preset) -> Need:
-        """Reads 8-bit forms and yields one."""
-        operands = (FACTOR, FACTOR, FACTOR_BY_CHANNEL)
-        return Need(operands=operands, result=(MATMUL,), averages=True)
-
-    def lower(
-        self,
-        call: relax.Call,
-        operands: Sequence[IntegerValue | relax.Var],
-        context: LoweringContext,
-    ) -> IntegerValue:
-        name = str(call.attrs["name"])
-        q, k = (activation(operand).matmul() for operand in operands[:2])
-        v = activation(operands[2]).shifted()
-        for label, form in (("queries", q), ("keys", k), ("values", v)):
-            wide = label == "values" and context.preset.softmax == "short"
-            check_operand(label, form, name, per_tensor=label != "values", may_be_wide=wide)
-        given = operands_of(call)
-        quant = context.table_entry("matmul", name)
-        product_scale = float(q.scale[0] * k.scale[0]) * float(call.attrs["scale"])
-        cap, score_scale = float(call.attrs["cap"]), product_scale
-        build, more = integer.attention, {}
-        if cap:
-            more = {"cap": context.guard(name, lambda: ScoreCap.from_scale(product_scale, cap))}
-            build, score_scale = integer.capped_attention, capped_scale(cap)
-        exponential = context.guard(name, lambda: context.preset.exponential_for(score_scale))
-        ratio = context_scale(call, v) / quant.channel_scale
-        factors = context.guard(name, lambda: context_factors(ratio, context.preset, quant))
-        out = context.emit(
-            build(
-                q.var,
-                k.var,
-                v.var,
-                operands[3] if "attention_mask" in given else None,
-                context.parameter(f"{name}.multiplier", factors.multipliers),
-                bias=_bias(context, given.get("bias"), score_scale, name),
-                query_term=self._term(context, call, "key_positions", q, k),
-                key_term=self._term(context, call, "query_positions", k, q),
-                name=name,
-                num_heads=int(call.attrs["num_heads"]),
-                softmax=context.preset.softmax,
-                exponential=exponential,
-                shift=factors.shift,
-                low=quant.low,
-                high=quant.high,
-                dtype=storage(quant),
-                zero_point=quant.zero_point,
-                before=int(call.attrs["before"]),
-                after=int(call.attrs["after"]),
-                **more,
-            )
+    name, attributes = node.name, node.operator
+    q, k = (activation(operand).matmul() for operand in node.operands[:2])
+    v = activation(node.operands[2]).shifted()
+    for label, form in (("queries", q), ("keys", k), ("values", v)):
+        wide = label == "values" and node.preset.softmax == "short"
+        check_operand(label, form, name, per_tensor=label != "values", may_be_wide=wide)
+    given, quant = operands_of(node.call), node.entry("matmul")
+    score_scale = float(q.scale[0] * k.scale[0]) * attributes.scale
+    build, more = integer.attention, {}
+    if attributes.cap:
+        more = {"cap": ScoreCap.from_scale(score_scale, attributes.cap)}
+        build, score_scale = integer.capped_attention, capped_scale(attributes.cap)
+    exponential = node.preset.exponential_for(score_scale)
+    ratio = context_scale(node, v) / quant.channel_scale
+    factors = context_factors(ratio, node.preset, quant)
+    out = node.context.emit(
+        build(
+            q.var,
+            k.var,
+            v.var,
+            node.operands[3] if "attention_mask" in given else None,
+            node.parameter("multiplier", factors.multipliers),
+            bias=_bias(node, given.get("bias"), score_scale),
+            query_term=_term(node, given, "key_positions", q, k),
+            key_term=_term(node, given, "query_positions", k, q),
+            name=name,
+            num_heads=attributes.num_heads,
+            softmax=node.preset.softmax,
+            exponential=exponential,
+            shift=factors.shift,
+            before=attributes.before,
+            after=attributes.after,
+            **stored(quant),
+            **more,
         )
-        magnitude = max(-quant.low, quant.high)
-        form = Form(out, name, quant.channel_scale, quant.zero_point, magnitude)
-        if isinstance(factors, ShortFactors):
-            form = replace(form, excess=factors.excess)
-        if v.offset is not None:
-            form = replace(form, offset=_by_context(call, v.offset), readable=False)
-        return IntegerValue(context, name, form)
-
-    @staticmethod
-    def _term(
-        context: LoweringContext, call: relax.Call, label: str, x: Form, other: Form
-    ) -> relax.Var | None:
-        """Products of x with the vectors for distances that are added to `other`."""
-        argument = operands_of(call).get(label)
-        if argument is None:
-            return None
-        name, heads = f"{call.attrs['name']}.{label}", int(call.attrs["num_heads"])
-        vectors = context.weight(argument, name)
-        if label == "query_positions":  # a key counts distances to queries
-            vectors = vectors[::-1]
-        table = context.guard(name, lambda: distance_table(vectors, float(other.scale[0]), heads))
-        return context.emit(
-            integer.distance_products(
-                x.var,
-                context.parameter(f"{name}.table", table.entries),
-                name=name,
-                num_heads=heads,
-                shift=table.shift,
-            )
-        )
+    )
+    form = Form.of(out, name, quant)
+    if isinstance(factors, ShortFactors):
+        form = replace(form, excess=factors.excess)
+    if v.offset is not None:
+        form = replace(form, offset=_by_context(node, v.offset), readable=False)
+    return node.value(form)
 
 
-def context_scale(call: relax.Call, v: Form) -> NDArray[np.float64]:
+def _term(
+    node: Node[Attention], given: dict[str, relax.Expr], label: str, x: Form, other: Form
+) -> relax.Var | None:
+    """Products of x with the vectors for distances that are added to `other`."""
+    if label not in given:
+        return None
+    context, name, heads = node.context, f"{node.name}.{label}", node.operator.num_heads
+    vectors = context.weight(given[label], name)
+    if label == "query_positions":  # a key counts distances to queries
+        vectors = vectors[::-1]
+    table = context.guard(name, lambda: distance_table(vectors, float(other.scale[0]), heads))
+    entries = context.parameter(f"{name}.table", table.entries)
+    attributes = {"name": name, "num_heads": heads, "shift": table.shift}
+    return context.emit(integer.distance_products(x.var, entries, **attributes))
+
+
+def context_scale(node: Node[Attention], v: Form) -> NDArray[np.float64]:
     """Scale of the values' 8 bits by channel of the context, whose heads may share the values'."""
     bytes_ = np.ldexp(v.scale, short_softmax.VALUE_BITS) if is_wide(v) else v.scale
-    return bytes_ if v.per_tensor else _by_context(call, bytes_)
+    return bytes_ if v.per_tensor else _by_context(node, bytes_)
 
 
 def is_wide(v: Form) -> bool:
@@ -147,9 +122,9 @@ def is_wide(v: Form) -> bool:
     return str(v.var.ty.dtype) == "int16"
 
 
-def _by_context(call: relax.Call, of_values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _by_context(node: Node[Attention], of_values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Numbers of the values' channels by channel of the context."""
-    channels, heads = int(call.ty.shape.values[-1]), int(call.attrs["num_heads"])
+    channels, heads = int(node.call.ty.shape.values[-1]), node.operator.num_heads
     by_head = of_values.reshape(-1, channels // heads)
     return by_head.repeat(heads // len(by_head), axis=0).reshape(-1)
 
@@ -186,22 +161,23 @@ def context_factors(
 
 
 def _bias(
-    context: LoweringContext, argument: relax.Expr | None, score_scale: float, name: str
+    node: Node[Attention], argument: relax.Expr | None, score_scale: float
 ) -> relax.Var | None:
     """The bias in units of the scores, a parameter of the attention."""
     if argument is None:
         return None
-    steps = np.floor(np.asarray(context.weight(argument, name), np.float64) / score_scale + 0.5)
+    bias = np.asarray(node.context.weight(argument, node.name), np.float64)
+    steps = np.floor(bias / score_scale + 0.5)
     largest = float(np.abs(steps).max(initial=0.0))
     if not largest <= LARGEST_BIAS:  # also when it is NaN
         raise RangeError(
             f"the bias of the scores reaches {largest:.0f} steps",
-            where=name,
+            where=node.name,
             why=f"a step is one unit of the scores, {score_scale:.3g}, and beyond {LARGEST_BIAS} "
             "of them scores come near those of masked keys",
             todo="calibrate with inputs that reach the usual range of queries and keys",
         )
-    return context.parameter(f"{name}.bias", steps.astype(np.int32))
+    return node.parameter("bias", steps.astype(np.int32))
 
 
 def check_operand(

@@ -1,28 +1,35 @@
-"""Lowering of `canonical.linear`."""
+"""Lowering of dense layers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm import relax
 
-from ... import integer
+from ...canonical.operators.linear import Linear
 from ...errors import LoweringError, RangeError
 from ...integer.intervals import check_accumulator, largest_partial_sum
 from ...quantization_table import ActivationQuant, WeightQuant
-from ...spec.presets import Preset
-from ..context import LoweringContext
 from ..forms import Form
 from ..row_scales import product_shift, restored_sums
-from ..rule import MATMUL, LoweringRule, Need, activation
+from ..rule import MATMUL, Need, Node, lowers
 from ..value import IntegerValue
 
+LINEAR = Need(operands=(MATMUL,))
+"""The 8-bit form is read; the accumulator needs no entry of its own."""
+Bias = Callable[
+    [str, NDArray[np.floating], ActivationQuant, WeightQuant],
+    NDArray[np.int64],
+]
+"""Rounds a bias to units of the accumulator, with the input's zero point folded in; int64 [N].
 
-class LowerLinear(LoweringRule):
+Takes the layer's name, the bias, the input's 8-bit form and the matrix."""
+
+
+@lowers(Linear, need=LINEAR)
+def linear(node: Node[Linear]) -> IntegerValue:
     """``x W^T + b`` on 8-bit operands, accumulated in int32.
 
     Expects x in its matmul form (int8, or uint8 with a zero point) and W as int8 rows. Emits
@@ -41,144 +48,79 @@ class LowerLinear(LoweringRule):
         y = linear(x, W, b)  →  a = integer.linear(x_8, W_s8, 0)
                                 y = integer.scale_rows(a, m, bias_s32, p)    # S_x S_w[n] 2^p / 127
     """
+    return node.value(accumulator(node, bias_steps))
 
-    op = "canonical.linear"
 
-    def need(self, preset: Preset) -> Need:
-        """Reads the 8-bit form; the accumulator needs no entry of its own."""
-        return Need(operands=(MATMUL,))
+def accumulator(node: Node[Linear], bias_integers: Bias) -> Form:
+    """Emit the product, and return the form of its int32 accumulator.
 
-    def lower(
-        self,
-        call: relax.Call,
-        operands: Sequence[IntegerValue | relax.Var],
-        context: LoweringContext,
-    ) -> IntegerValue:
-        name = str(call.attrs["name"])
-        weight, bias = call.args[1].name, call.args[2].name
-        x = activation(operands[0])
-        quant = context.table_entry("matmul", x.name)
-        rows = context.table_weight("weights", name)
-        outputs, channels = (int(extent) for extent in call.args[1].ty.shape.values)
-        expected = outputs, channels if quant.splits is None else int(quant.splits.sum())
-        if rows.values.shape != expected:
-            raise LoweringError(
-                f"the quantised weight has shape {rows.values.shape}",
-                where=name,
-                why=f"{weight} of the model has shape {expected}",
-                todo="use the quantisation table that was made for this model",
-            )
-        source = x.operand()
-        floats = context.weight(call.args[2], name)
-        taken = context.table.offsets.get(name)
-        if taken is not None:
-            floats = floats - taken
-        if source.offset is not None:
-            floats = floats + context.weight(call.args[1], name) @ source.offset
-        if source.row_magnitude is not None:
-            form = self._by_row(call, source, rows, floats, context)
-            return self.value(context, name, _taken_off(form, taken))
+    Raises
+    ------
+    LoweringError
+        If the table's matrix is of another model.
+    RangeError
+        If an accumulator may overflow, or the bias does not fit.
+    """
+    context, name = node.context, node.name
+    quant = context.table_entry("matmul", node.x.name)
+    rows = context.table_weight("weights", name)
+    weight, bias = (str(argument.name) for argument in node.call.args[1:])
+    outputs, channels = (int(extent) for extent in node.call.args[1].ty.shape.values)
+    expected = outputs, channels if quant.splits is None else int(quant.splits.sum())
+    if rows.values.shape != expected:
+        raise LoweringError(
+            f"the quantised weight has shape {rows.values.shape}",
+            where=name,
+            why=f"{weight} of the model has shape {expected}",
+            todo="use the quantisation table that was made for this model",
+        )
+    source = node.x.operand()
+    floats = node.weight(2)
+    taken = context.table.offsets.get(name)
+    if taken is not None:
+        floats = floats - taken
+    if source.offset is not None:
+        floats = floats + node.weight(1) @ source.offset
+    if source.row_magnitude is not None:
+        unit, shift = float(source.scale[0]), product_shift(rows.values.shape[1])
+        restored = ActivationQuant(unit * 2.0**shift, -source.magnitude, source.magnitude)
+        nothing = np.zeros(outputs, np.int64)
+        sums = _product(node, source, rows, nothing, f"{name}.offset", unit * rows.scale)
+        integers = bias_integers(name, floats, restored, rows)
+        form = restored_sums(context, sums, source.row_magnitude, shift, integers, bias)
+    else:
         scale = quant.scale * rows.scale
         if context.table.centred:
             # Of a channel that is split, one column is rounded; the others are at an end of their
             # range.
             excess = np.broadcast_to(source.excess, rows.values.shape[1:])[:channels]
             floats = floats - scale * (rows.values[:, :channels] @ excess)
-            context.record_excess(x.name, source, excess)
-        integers = self.bias_integers(name, floats, quant, rows)
-        context.guard(
-            name,
-            lambda: check_accumulator(rows.values, integers, -source.magnitude, source.magnitude),
-        )
-        magnitude = int(largest_partial_sum(rows.values, integers, source.magnitude).max())
-        out = context.emit(
-            integer.linear(
-                source.var,
-                context.parameter(weight, rows.values),
-                context.parameter(
-                    bias if np.all(quant.zero_points == 0) else f"{bias}.compensated",
-                    integers.astype(np.int32),
-                ),
-                name=name,
-            )
-        )
-        form = _taken_off(Form(out, name, scale, 0, magnitude), taken)
-        return self.value(context, name, form)
-
-    def _by_row(
-        self,
-        call: relax.Call,
-        source: Form,
-        rows: WeightQuant,
-        floats: NDArray[np.floating],
-        context: LoweringContext,
-    ) -> Form:
-        """The product of rows with scales of their own: its bias is added behind these."""
-        assert source.row_magnitude is not None
-        name, weight, bias = str(call.attrs["name"]), call.args[1].name, call.args[2].name
-        outputs, channels = rows.values.shape
-        nothing = np.zeros(outputs, np.int32)
-        context.guard(
-            name,
-            lambda: check_accumulator(rows.values, nothing, -source.magnitude, source.magnitude),
-        )
-        sums = context.emit(
-            integer.linear(
-                source.var,
-                context.parameter(weight, rows.values),
-                context.parameter(f"{name}.offset", nothing),
-                name=name,
-            )
-        )
-        unit, shift = float(source.scale[0]), product_shift(channels)
-        magnitude = int(largest_partial_sum(rows.values, nothing, source.magnitude).max())
-        form = Form(sums, name, unit * rows.scale, 0, magnitude)
-        restored = ActivationQuant(unit * 2.0**shift, -source.magnitude, source.magnitude)
-        integers = self.bias_integers(name, floats, restored, rows)
-        return restored_sums(context, form, source.row_magnitude, shift, integers, bias)
-
-    value: ClassVar[type[IntegerValue]] = IntegerValue
-    """What the result is wrapped in: it decides how other forms are made from the accumulator."""
-
-    def bias_integers(
-        self, name: str, bias: NDArray[np.floating], quant: ActivationQuant, rows: WeightQuant
-    ) -> NDArray[np.int64]:
-        """Bias in units of the accumulator, with the input's zero point folded in.
-
-        Parameters
-        ----------
-        name : str
-            The layer.
-        bias : numpy.ndarray
-            Float [N].
-        quant : ActivationQuant
-            The input's 8-bit form.
-        rows : WeightQuant
-            The matrix.
-
-        Returns
-        -------
-        numpy.ndarray
-            int64 [N].
-
-        Raises
-        ------
-        RangeError
-            If an entry is not finite.
-        """
-        return _bias(name, bias, rows, quant)
-
-
-def _taken_off(form: Form, taken: NDArray[np.float64] | None) -> Form:
-    """The form, of numbers that something was taken off."""
+            context.record_excess(node.x.name, source, excess)
+        integers = bias_integers(name, floats, quant, rows)
+        parameter = bias if np.all(quant.zero_points == 0) else f"{bias}.compensated"
+        form = _product(node, source, rows, integers, parameter, scale)
+    # Of what something is taken off, only a reader that makes up for it may take the integers.
     return form if taken is None else replace(form, offset=taken, readable=False)
 
 
-def _bias(
-    name: str,
-    bias: NDArray[np.floating],
+def _product(
+    node: Node[Linear],
+    source: Form,
     rows: WeightQuant,
-    quant: ActivationQuant,
+    bias: NDArray[np.int64],
+    parameter: str,
+    scale: NDArray[np.float64],
+) -> Form:
+    """Emit ``integer.linear``, whose bias is called `parameter`, if no accumulator can overflow."""
+    check_accumulator(rows.values, bias, -source.magnitude, source.magnitude)
+    magnitude = int(largest_partial_sum(rows.values, bias, source.magnitude).max())
+    weight = node.in_place_of(1, rows.values)
+    constant = node.context.parameter(parameter, bias.astype(np.int32))
+    return Form(node.emit(source.var, weight, constant), node.name, scale, 0, magnitude)
+
+
+def bias_steps(
+    name: str, bias: NDArray[np.floating], quant: ActivationQuant, rows: WeightQuant
 ) -> NDArray[np.int64]:
     """Bias in units of the accumulator, with the input's zero point folded in; int64 [N].
 

@@ -1,0 +1,207 @@
+"""Functions of one value: activations and bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...dialect.record import Operand
+from ..operator import CANONICAL, FLOAT, CanonicalOperator
+
+
+@dataclass(frozen=True)
+class Relu(CanonicalOperator):
+    """``max(x, 0)``, elementwise."""
+
+    OP = "canonical.relu"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+    ELEMENTWISE = True
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        return np.maximum(x, np.float32(0))
+
+
+@dataclass(frozen=True)
+class LeakyRelu(CanonicalOperator):
+    """``max(x, slope x)``, elementwise.
+
+    Parameters
+    ----------
+    slope : float
+        Between 0 and 1.
+    """
+
+    slope: float
+
+    OP = "canonical.leaky_relu"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.slope < 1:
+            raise CANONICAL.error(
+                f"slope is {self.slope}",
+                where=self.where,
+                why="max(x, slope x) is a leaky ReLU of a slope between 0 and 1",
+                todo="use relu for 0",
+            )
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        return np.maximum(x, x * np.float32(self.slope))
+
+
+@dataclass(frozen=True)
+class Clip(CanonicalOperator):
+    """``min(max(x, low), high)``, elementwise.
+
+    Parameters
+    ----------
+    low, high : float
+        The bounds, low below high; a bound of float32 itself is none.
+    """
+
+    low: float
+    high: float
+
+    OP = "canonical.clip"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+
+    def __post_init__(self) -> None:
+        limit = float(np.finfo(np.float32).max)
+        if not -limit <= self.low < self.high <= limit:
+            raise CANONICAL.error(
+                f"the bounds are {self.low} and {self.high}",
+                where=self.where,
+                why="the lower one is below the upper one, and both are numbers of float32",
+                todo="give 0 and 6 for ReLU6",
+            )
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        return np.clip(x, np.float32(self.low), np.float32(self.high))
+
+
+@dataclass(frozen=True)
+class Tanh(CanonicalOperator):
+    """Hyperbolic tangent, elementwise."""
+
+    OP = "canonical.tanh"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+    ELEMENTWISE = True
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        return np.tanh(x)
+
+
+@dataclass(frozen=True)
+class Sigmoid(CanonicalOperator):
+    """``1 / (1 + exp(-x))``, elementwise."""
+
+    OP = "canonical.sigmoid"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+    ELEMENTWISE = True
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        return logistic(x)
+
+
+def logistic(x: NDArray[Any]) -> NDArray[Any]:
+    """By the hyperbolic tangent, which overflows nowhere."""
+    result = np.tanh(x * np.float32(0.5))
+    result += np.float32(1)
+    result *= np.float32(0.5)
+    return result
+
+
+@dataclass(frozen=True)
+class Silu(CanonicalOperator):
+    """``x sigmoid(beta x)``, elementwise.
+
+    Parameters
+    ----------
+    beta : float
+        Positive: 1 for SiLU, 1.702 for quick-GELU.
+    """
+
+    beta: float = 1.0
+
+    OP = "canonical.silu"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+    ELEMENTWISE = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.beta < float("inf"):
+            raise CANONICAL.error(
+                f"beta is {self.beta}",
+                where=self.where,
+                why="x sigmoid(beta x) is SiLU of a positive beta",
+                todo="use 1 for SiLU, 1.702 for quick-GELU",
+            )
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        result = logistic(x * np.float32(self.beta))
+        result *= x
+        return result
+
+
+GELU_FORMS = ("erf", "tanh")
+
+
+@dataclass(frozen=True)
+class Gelu(CanonicalOperator):
+    """``x Phi(x)``, elementwise.
+
+    Parameters
+    ----------
+    form : {"erf", "tanh"}
+        Exact, or the usual approximation.
+    """
+
+    form: str = "erf"
+
+    OP = "canonical.gelu"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+    ELEMENTWISE = True
+
+    def __post_init__(self) -> None:
+        CANONICAL.choose("form", self.form, GELU_FORMS, self.where)
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        from scipy.special import erf
+
+        if self.form == "erf":
+            result = erf(x * np.float32(0.5**0.5))
+        else:
+            result = x * x
+            result *= np.float32(0.044715)
+            result += np.float32(1)
+            result *= x
+            result *= np.float32((2 / np.pi) ** 0.5)
+            np.tanh(result, out=result)
+        result += np.float32(1)
+        result *= x
+        result *= np.float32(0.5)
+        return result
+
+
+@dataclass(frozen=True)
+class Log1pRelu(CanonicalOperator):
+    """``log(1 + max(x, 0))``, elementwise: the saturation of SPLADE's term weights.
+
+    Source: SPLADE, https://arxiv.org/abs/2107.05720, equation 1.
+    """
+
+    OP = "canonical.log1p_relu"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        return np.log1p(np.maximum(x, 0))

@@ -1,0 +1,67 @@
+"""Norms of rows: the channels of a token, or of one of its heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...dialect.heads import BY_CHANNEL_OF_ROW
+from ...dialect.record import Operand
+from ..norm import Norm, by_rows
+from ..operator import FLOAT, CanonicalOperator
+
+
+@dataclass(frozen=True)
+class LayerNorm(Norm):
+    """``(x - mean) / sqrt(variance + epsilon) gamma + beta`` of every row; see `Norm`."""
+
+    OP = "canonical.layer_norm"
+    OPERANDS = (
+        Operand("x", FLOAT, "... C"),
+        Operand("gamma", FLOAT, BY_CHANNEL_OF_ROW),
+        Operand("beta", FLOAT, BY_CHANNEL_OF_ROW),
+    )
+    RESULT = "... C"
+
+    def evaluate(self, x: NDArray[Any], gamma: NDArray[Any], beta: NDArray[Any]) -> NDArray[Any]:
+        shape = x.shape
+        x = by_rows(x, gamma)
+        centred = x - x.mean(axis=-1, keepdims=True)
+        squares = np.einsum("...c,...c->...", centred, centred)[..., None]
+        centred /= np.sqrt(squares / np.float32(x.shape[-1]) + np.float32(self.epsilon))
+        centred *= gamma
+        centred += beta
+        return centred.reshape(shape)
+
+
+@dataclass(frozen=True)
+class RmsNorm(Norm):
+    """``x / sqrt(mean of x^2 + epsilon) gamma`` of every row of channels; see `Norm`."""
+
+    OP = "canonical.rms_norm"
+    OPERANDS = (Operand("x", FLOAT, "... C"), Operand("gamma", FLOAT, BY_CHANNEL_OF_ROW))
+    RESULT = "... C"
+
+    def evaluate(self, x: NDArray[Any], gamma: NDArray[Any]) -> NDArray[Any]:
+        shape = x.shape
+        x = by_rows(x, gamma)
+        squares = np.einsum("...c,...c->...", x, x)[..., None]
+        result = x / np.sqrt(squares / np.float32(x.shape[-1]) + np.float32(self.epsilon))
+        result *= gamma
+        return result.reshape(shape)
+
+
+@dataclass(frozen=True)
+class L2Norm(CanonicalOperator):
+    """``x / |x|`` of every row of channels, |x| its Euclidean length; a row of zeros stays one."""
+
+    OP = "canonical.l2_norm"
+    OPERANDS = (Operand("x", FLOAT, "... C"),)
+    RESULT = "... C"
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        length = np.sqrt(np.einsum("...c,...c->...", x, x))[..., None]
+        return x / np.maximum(length, np.finfo(x.dtype).tiny)

@@ -1,0 +1,163 @@
+"""Poolings: one row for each sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...dialect.record import Operand
+from ..errors import CanonicalError
+from ..operator import FLOAT, INDEX, CanonicalOperator, mask_operand
+
+
+@dataclass(frozen=True)
+class MeanPool(CanonicalOperator):
+    """Mean of x over the tokens that the mask keeps, or over all; 0 where there is none."""
+
+    OP = "canonical.mean_pool"
+    OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
+    RESULT = "b C"
+
+    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
+        if attention_mask is None:
+            return x.mean(axis=1)
+        kept = (attention_mask != 0).astype(x.dtype)
+        total = np.einsum("bsc,bs->bc", x, kept)
+        return total / np.maximum(kept.sum(axis=1, keepdims=True), np.float32(1))
+
+
+@dataclass(frozen=True)
+class WeightedMeanPool(CanonicalOperator):
+    """Mean of x over the tokens that the mask keeps, or over all, token t weighing t + 1.
+
+    Tokens are counted from the start of the row, padding included. 0 where no token is kept.
+    Source: SGPT, https://arxiv.org/abs/2202.08904, section 4.1.2.
+    """
+
+    OP = "canonical.weighted_mean_pool"
+    OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
+    RESULT = "b C"
+
+    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
+        weights = np.broadcast_to(np.arange(1, x.shape[1] + 1, dtype=x.dtype), x.shape[:2])
+        if attention_mask is not None:
+            weights = weights * (attention_mask != 0)
+        total = np.einsum("bsc,bs->bc", x, weights)
+        return total / np.maximum(weights.sum(axis=1, keepdims=True), np.float32(1))
+
+
+@dataclass(frozen=True)
+class SqrtMeanPool(CanonicalOperator):
+    """``sum / sqrt(n)`` of the n tokens of x that the mask keeps, or of all; 0 where n is 0."""
+
+    OP = "canonical.sqrt_mean_pool"
+    OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
+    RESULT = "b C"
+
+    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
+        if attention_mask is None:
+            return x.sum(axis=1) / np.sqrt(np.float32(x.shape[1]))
+        kept = (attention_mask != 0).astype(x.dtype)
+        total = np.einsum("bsc,bs->bc", x, kept)
+        return total / np.sqrt(np.maximum(kept.sum(axis=1, keepdims=True), np.float32(1)))
+
+
+@dataclass(frozen=True)
+class MaxPool(CanonicalOperator):
+    """Maximum of x over the tokens that the mask keeps, or over all; 0 where there is none."""
+
+    OP = "canonical.max_pool"
+    OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
+    RESULT = "b C"
+
+    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
+        if attention_mask is None:
+            return x.max(axis=1)
+        kept = (attention_mask != 0)[:, :, None]
+        largest = np.where(kept, x, -np.inf).max(axis=1)
+        return np.where(kept.any(axis=1), largest, 0).astype(x.dtype)
+
+
+@dataclass(frozen=True)
+class LastToken(CanonicalOperator):
+    """The last token of x that the mask keeps, on whichever side padding is; 0 if none is kept."""
+
+    OP = "canonical.last_token"
+    OPERANDS = (
+        Operand("x", FLOAT, "b s C"),
+        Operand("attention_mask", INDEX, "b s", is_mask=True, is_input=True),
+    )
+    RESULT = "b C"
+
+    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any]) -> NDArray[Any]:
+        kept = attention_mask != 0
+        last = kept.shape[1] - 1 - np.argmax(kept[:, ::-1], axis=1)
+        found = x[np.arange(x.shape[0]), last]
+        found *= kept.any(axis=1, keepdims=True)
+        return found
+
+
+@dataclass(frozen=True)
+class SelectToken(CanonicalOperator):
+    """One token of x.
+
+    Parameters
+    ----------
+    index : int
+        Its place.
+    """
+
+    index: int = 0
+
+    OP = "canonical.select_token"
+    OPERANDS = (Operand("x", FLOAT, "b s C"),)
+    RESULT = "b C"
+
+    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+        return x[:, self.index]
+
+
+@dataclass(frozen=True)
+class AttentionPool(CanonicalOperator):
+    """``softmax(scores) v`` by head, over the tokens of a sequence, [b, C].
+
+    The scores are those of a query that is the same for every sequence, a linear function of the
+    tokens: [b, s, H]. Tokens whose mask is 0 weigh exactly 0; 0 where there is none. Source: Set
+    Transformer, https://arxiv.org/abs/1810.00825, section 3.2, with one seed vector.
+    """
+
+    OP = "canonical.attention_pool"
+    OPERANDS = (
+        Operand("scores", FLOAT, "b s H"),
+        Operand("v", FLOAT, "b s C"),
+        mask_operand(),
+    )
+    RESULT = "b C"
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """Heads divide the channels."""
+        if dims["H"] < 1 or dims["C"] % dims["H"]:
+            raise CanonicalError(
+                f"{dims['C']} channels do not divide by {dims['H']} heads",
+                self.where,
+                "every head has the same number of channels",
+                "check the scores",
+            )
+
+    def evaluate(
+        self,
+        scores: NDArray[Any],
+        v: NDArray[Any],
+        attention_mask: NDArray[Any] | None = None,
+    ) -> NDArray[Any]:
+        if attention_mask is not None:
+            scores = np.where((attention_mask != 0)[:, :, None], scores, -np.inf)
+        least = np.finfo(np.float32).min
+        weights = np.exp(scores - np.maximum(scores.max(axis=1, keepdims=True), least))
+        weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        heads = v.reshape(*v.shape[:2], scores.shape[2], -1)
+        return np.einsum("bsh,bshd->bhd", weights, heads).reshape(len(v), -1).astype(v.dtype)

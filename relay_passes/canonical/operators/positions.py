@@ -1,0 +1,96 @@
+"""What depends on the places of tokens: their numbers, and rotary embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...dialect.record import Operand
+from ...dialect.rotation import rotation_problem
+from ...dialect.types import TensorType
+from ..errors import CanonicalError
+from ..operator import CANONICAL, FLOAT, INDEX, CanonicalOperator
+
+POSITION_KINDS = ("absolute", "roberta")
+
+
+@dataclass(frozen=True)
+class PositionIds(CanonicalOperator):
+    """Positions of `input_ids`.
+
+    Parameters
+    ----------
+    kind : {"absolute", "roberta"}
+        "absolute": offset, offset + 1, ... in every row. "roberta":
+        cumsum(id != padding_index) * (id != padding_index) + padding_index.
+    offset : int
+        First position, kind "absolute" only.
+    padding_index : int
+        Id of the padding token, kind "roberta" only.
+    """
+
+    kind: str = "absolute"
+    offset: int = 0
+    padding_index: int = 0
+
+    OP = "canonical.position_ids"
+    OPERANDS = (Operand("input_ids", INDEX, "b s"),)
+    RESULT = "b s"
+
+    def __post_init__(self) -> None:
+        CANONICAL.choose("kind", self.kind, POSITION_KINDS, self.where)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """int64."""
+        return INDEX[0]
+
+    def evaluate(self, input_ids: NDArray[Any]) -> NDArray[Any]:
+        if self.kind == "absolute":
+            return np.broadcast_to(self.offset + np.arange(input_ids.shape[1]), input_ids.shape)
+        is_token = input_ids != self.padding_index
+        return np.cumsum(is_token, axis=1) * is_token + self.padding_index
+
+
+@dataclass(frozen=True)
+class Rotate(CanonicalOperator):
+    """Turn pairs of channels of every head by the angles of a token's place in its sequence.
+
+    Row p of the table has the cosines, then the sines of R/2 angles. Of the first R channels of a
+    head, channel i and channel i + R/2 are turned by angle i; the others stay::
+
+        y[i]       = x[i] cos[p, i]       - x[i + R/2] sin[p, i]
+        y[i + R/2] = x[i + R/2] cos[p, i] + x[i] sin[p, i]
+
+    Rows may have any amplitude. A token that is not to be turned has cosines 1 and sines 0.
+
+    Parameters
+    ----------
+    num_heads : int
+        H; the channels are H * D.
+    """
+
+    num_heads: int
+
+    OP = "canonical.rotate"
+    OPERANDS = (Operand("x", FLOAT, "b s C"), Operand("table", FLOAT, "P R"))
+    RESULT = "b s C"
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """Heads divide the channels, and the table fits them and the sequence."""
+        problem = rotation_problem(self.num_heads, dims)
+        if problem is not None:
+            raise CanonicalError(problem[0], self.where, *problem[1:])
+
+    def evaluate(self, x: NDArray[Any], table: NDArray[Any]) -> NDArray[Any]:
+        dims = {"s": x.shape[1], "C": x.shape[2], "P": table.shape[0], "R": table.shape[1]}
+        self.check_dims(dims)
+        rows = table[: x.shape[1], None]
+        cosine, sine = rows[..., : dims["R"] // 2], rows[..., dims["R"] // 2 :]
+        heads = x.reshape(*x.shape[:2], self.num_heads, -1)
+        first, second, rest = np.split(heads, (dims["R"] // 2, dims["R"]), axis=-1)
+        turned = (first * cosine - second * sine, second * cosine + first * sine)
+        return np.concatenate((*turned, rest), axis=-1).reshape(x.shape)

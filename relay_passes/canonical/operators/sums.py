@@ -1,0 +1,60 @@
+"""Sums and products of two values, or of a value and learned rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ...dialect.record import Operand
+from ..operator import FLOAT, CanonicalOperator
+
+
+@dataclass(frozen=True)
+class Add(CanonicalOperator):
+    """``a + b``, of one shape."""
+
+    OP = "canonical.add"
+    OPERANDS = (Operand("a", FLOAT, "... C"), Operand("b", FLOAT, "... C"))
+    RESULT = "... C"
+
+    def evaluate(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        return a + b
+
+
+@dataclass(frozen=True)
+class AddRow(CanonicalOperator):
+    """``x + row`` by channel, where no bias before it takes the row over."""
+
+    OP = "canonical.add_row"
+    OPERANDS = (Operand("x", FLOAT, "... C"), Operand("row", FLOAT, "C"))
+    RESULT = "... C"
+
+    def evaluate(self, x: NDArray[Any], row: NDArray[Any]) -> NDArray[Any]:
+        return x + row
+
+
+@dataclass(frozen=True)
+class AddPositions(CanonicalOperator):
+    """Add row s of `table` to token s of x, whose length is static."""
+
+    OP = "canonical.add_positions"
+    OPERANDS = (Operand("x", FLOAT, "b S C"), Operand("table", FLOAT, "S C"))
+    RESULT = "b S C"
+
+    def evaluate(self, x: NDArray[Any], table: NDArray[Any]) -> NDArray[Any]:
+        return x + table
+
+
+@dataclass(frozen=True)
+class Multiply(CanonicalOperator):
+    """``a b``, entry by entry, of one shape."""
+
+    OP = "canonical.multiply"
+    OPERANDS = (Operand("a", FLOAT, "... C"), Operand("b", FLOAT, "... C"))
+    RESULT = "... C"
+    ELEMENTWISE = True
+
+    def evaluate(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        return a * b

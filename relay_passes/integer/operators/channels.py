@@ -1,0 +1,189 @@
+"""Channels by number: runs of them, which readers find in place, joined and repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...dialect.record import Operand
+from ...errors import LoweringError
+from ..domain import Domain, Entry, Index, Tensor
+from ..operator import Operator
+from ..traits import Traits
+from ..types import DTYPES, NARROW, Dim, TensorType
+
+
+@dataclass(frozen=True)
+class SplitChannels(Operator):
+    """Run number `index` of `parts` equal runs of channels, of the same type.
+
+    Parameters
+    ----------
+    index, parts : int
+        Which of how many equal runs.
+    """
+
+    index: int
+    parts: int
+
+    OP = "integer.split_channels"
+    OPERANDS = (Operand("x", ("uint8", *NARROW), "... C"),)
+    TRAITS = Traits(per_token=True, view=True)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.parts:
+            raise LoweringError(
+                f"part {self.index} of {self.parts}",
+                self.name,
+                "parts are counted from 0",
+                "build the call in ibert_tvm.relay_passes.passes.merge_projections",
+            )
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """Runs are equal."""
+        if dims["C"] % self.parts:
+            raise LoweringError(
+                f"{self.parts} parts do not divide {dims['C']} channels",
+                self.where,
+                "every part has the same number of channels",
+                "merge layers of equal width only",
+            )
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """[..., C / parts]."""
+        return (*dims["..."], dims["C"] // self.parts)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def run_of(self, channels: int) -> tuple[int, int]:
+        """First channel and number of channels, of so many."""
+        width = channels // self.parts
+        return self.index * width, width
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x = operands["x"]
+        *leading, channels = x.shape
+        first, width = self.run_of(channels)
+        return domain.define(
+            "run_of_channels",
+            (*leading, width),
+            lambda *index: x[(*index[:-1], index[-1] + first)],
+            x.dtype,
+        )
+
+
+@dataclass(frozen=True)
+class ChannelRun(Operator):
+    """`channels` neighbouring channels from number `first` on, of the same type.
+
+    Where all runs are equal, `SplitChannels` says the same.
+
+    Parameters
+    ----------
+    first : int
+        The first of them, counted from 0.
+    channels : int
+        How many there are.
+    """
+
+    first: int
+    channels: int
+
+    OP = "integer.channel_run"
+    OPERANDS = (Operand("x", ("uint8", *NARROW), "... C"),)
+    TRAITS = Traits(per_token=True, view=True)
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """The run lies within the channels."""
+        if self.first < 0 or self.channels < 1 or self.first + self.channels > dims["C"]:
+            raise LoweringError(
+                f"{self.channels} channels from number {self.first} on, of {dims['C']}",
+                self.where,
+                "channels are counted from 0, and a run has one at least",
+                "build the call in ibert_tvm.relay_passes.passes.merge_projections",
+            )
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """[..., channels]."""
+        return (*dims["..."], self.channels)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def run_of(self, channels: int) -> tuple[int, int]:
+        """First channel and number of channels, of so many."""
+        return self.first, self.channels
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x = operands["x"]
+        return domain.define(
+            "run_of_channels",
+            (*x.shape[:-1], self.channels),
+            lambda *index: x[(*index[:-1], index[-1] + self.first)],
+            x.dtype,
+        )
+
+
+@dataclass(frozen=True)
+class GatherChannels(Operator):
+    """Channel ``channels[n]`` of x as channel n of the result, of the same type.
+
+    `ibert_tvm.relay_passes.passes.repeat_rows` has a linear layer compute it instead.
+    """
+
+    OP = "integer.gather_channels"
+    OPERANDS = (
+        Operand("x", ("uint8", *DTYPES), "... C"),
+        Operand("channels", ("int32",), "N"),
+    )
+    RESULT = "... N"
+    TRAITS = Traits(per_token=True, gathers_channels=True)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x, channels = operands["x"], operands["channels"]
+        *leading, count = x.shape
+
+        def entry(*index: Index) -> Entry:
+            return x[(*index[:-1], domain.lookup(channels[index[-1]], count, channels))]
+
+        return domain.define("gathered", (*leading, channels.shape[0]), entry, x.dtype)
+
+
+@dataclass(frozen=True)
+class Concatenate(Operator):
+    """The channels of a, then those of b, as they are."""
+
+    OP = "integer.concatenate"
+    OPERANDS = (
+        Operand("a", ("uint8", *NARROW), "... C"),
+        Operand("b", ("uint8", *NARROW), "... D"),
+    )
+    dtype = "int32"
+    TRAITS = Traits(per_token=True)
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """[..., C + D]."""
+        return (*dims["..."], dims["C"] + dims["D"])
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        a, b = operands["a"], operands["b"]
+        rows, first = a.shape
+        second = b.shape[1]
+
+        def entry(row: Index, channel: Index) -> Entry:
+            return domain.choose(
+                channel < first,
+                # Within the operand wherever it is read. LLVM dies of a maximum here, for MVE.
+                a[row, channel % first],
+                b[row, (channel - first) % second],
+            )
+
+        return domain.define("joined", (rows, first + second), entry, "int32")

@@ -1,0 +1,175 @@
+"""Images and features cut into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...dialect.record import Operand
+from ...dialect.windows import count
+from ...errors import LoweringError
+from ..borders import Axis, filled
+from ..checks import check_attribute
+from ..domain import Domain, Entry, Index, Tensor
+from ..operator import Operator
+from ..types import LARGEST_INDEX, Dim, TensorType, dtype_bounds
+
+
+@dataclass(frozen=True)
+class Patches(Operator):
+    """8-bit images [b, c, H, W] as rows of patches, [b, patches, c h w], of the same type.
+
+    Parameters
+    ----------
+    patch_height, patch_width : int
+        Size of a patch in pixels.
+    """
+
+    patch_height: int
+    patch_width: int
+
+    OP = "integer.patches"
+    OPERANDS = (Operand("pixel_values", ("int8", "uint8"), "b C H W"),)
+
+    def _counts(self, height: int, width: int) -> tuple[int, int]:
+        sides = ((height, self.patch_height), (width, self.patch_width))
+        down, across = (extent // size if size > 0 else 0 for extent, size in sides)
+        return down, across
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """An image holds a patch."""
+        if min(self._counts(dims["H"], dims["W"])) < 1:
+            raise LoweringError(
+                f"patches of {self.patch_height} x {self.patch_width} of images of "
+                f"{dims['H']} x {dims['W']}",
+                self.where,
+                "an image holds at least one whole patch",
+                "set the patch size as the source model does",
+            )
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """[b, patches, c h w]."""
+        down, across = self._counts(dims["H"], dims["W"])
+        return (dims["b"], down * across, dims["C"] * self.patch_height * self.patch_width)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of the pixels."""
+        return types["pixel_values"].dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """Gather pixels patch by patch."""
+        pixels = operands["pixel_values"]
+        batch, channels, height, width = pixels.shape
+        tall, wide = self.patch_height, self.patch_width
+        across, area = width // wide, tall * wide
+        count = height // tall * across
+
+        def entry(row: Index, column: Index) -> Entry:
+            patch, inside = row % count, column % area
+            return pixels[
+                row // count,
+                column // area,
+                patch // across * tall + inside // wide,
+                patch % across * wide + inside % wide,
+            ]
+
+        return domain.define("patches", (batch * count, channels * area), entry, pixels.dtype)
+
+
+@dataclass(frozen=True)
+class Windows(Operator):
+    """8-bit images [b, P, H, W] or features [b, P, W] as rows, [b, windows, P * area].
+
+    Parameters
+    ----------
+    height, width : int
+        Of a window, in pixels; features are 1 high.
+    stride_down, stride_across : int
+        From one window to the next.
+    top, bottom, left, right : int
+        Rows and columns around an image.
+    zero_point : int
+        What lies there: the integer of the real 0.
+    """
+
+    height: int
+    width: int
+    stride_down: int
+    stride_across: int
+    top: int
+    bottom: int
+    left: int
+    right: int
+    zero_point: int
+
+    OP = "integer.windows"
+    OPERANDS = (Operand("pixel_values", ("int8", "uint8"), "b P H W or b P W"),)
+
+    def __post_init__(self) -> None:
+        for name in ("height", "width", "stride_down", "stride_across"):
+            check_attribute(self, name, 1, LARGEST_INDEX)
+        for name, extent in zip(
+            ("top", "bottom", "left", "right"), (self.height,) * 2 + (self.width,) * 2, strict=True
+        ):
+            check_attribute(self, name, 0, extent - 1)
+
+    def _counts(self, height: int, width: int) -> tuple[int, int]:
+        return (
+            count(height, self.height, self.stride_down, self.top + self.bottom),
+            count(width, self.width, self.stride_across, self.left + self.right),
+        )
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """A window fits."""
+        if min(self._counts(dims.get("H", 1), dims["W"])) < 1:
+            raise LoweringError(
+                f"windows of {self.height} x {self.width} of images of "
+                f"{dims.get('H', 1)} x {dims['W']}",
+                self.where,
+                "an image holds at least one whole window",
+                "set the window as the source model does",
+            )
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """[b, windows, P * area]."""
+        down, across = self._counts(dims.get("H", 1), dims["W"])
+        return (dims["b"], down * across, dims["P"] * self.height * self.width)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of the pixels, which holds the zero point."""
+        dtype = types["pixel_values"].dtype
+        check_attribute(self, "zero_point", *dtype_bounds(dtype))
+        return dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """Gather pixels window by window."""
+        pixels, batch = operands["pixel_values"], domain.batch
+        by_rows = len(pixels.shape) == 4  # features are seen as [b P, W]
+        width = pixels.shape[-1]
+        height = pixels.shape[2] if by_rows else 1
+        planes = pixels.shape[1] if by_rows else pixels.shape[0] // batch
+        down, across = self._counts(height, width)
+        windows, area = down * across, self.height * self.width
+        rows = _reach(height, self.height, self.stride_down, self.top, down)
+        columns = _reach(width, self.width, self.stride_across, self.left, across)
+
+        def entry(row: Index, column: Index) -> Entry:
+            window, inside = row % windows, column % area
+            y = window // across * self.stride_down + inside // self.width - self.top
+            x = window % across * self.stride_across + inside % self.width - self.left
+            image, plane = row // windows, column // area
+            near = columns.nearest(domain, x)
+            if by_rows:
+                found = pixels[image, plane, rows.nearest(domain, y), near]
+            else:
+                found = pixels[image * planes + plane, near]
+            return filled(domain, found, [(rows, y), (columns, x)], self.zero_point)
+
+        return domain.define("windows", (batch * windows, planes * area), entry, pixels.dtype)
+
+
+def _reach(extent: int, width: int, stride: int, before: int, windows: int) -> Axis:
+    """Return the axis with what windows really reach behind its end."""
+    last = (windows - 1) * stride + width - 1 - before
+    return Axis(extent, before, max(0, last - (extent - 1)))

@@ -1,0 +1,508 @@
+"""Poolings: one row for each sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from ...dialect.record import Operand, flattened
+from ...errors import LoweringError
+from ...spec import pooling, short_softmax, softmax
+from ...spec.exponential import Exponential
+from ...spec.short_requantise import requantise_short
+from ...spec.short_softmax import ShortExponential
+from ...spec.values import Ranged, indicator, known, not_equal, select
+from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_shift, check_short_shift
+from ..domain import Domain, Entry, Index, Tensor
+from ..operator import Operator
+from ..traits import Traits
+from ..types import LARGEST_INDEX, MASK, NARROW, TensorType, dtype_bounds
+from .attention import EXPONENTIALS
+
+
+@dataclass(frozen=True)
+class ScaledPool(Operator):
+    """Base of poolings, [b, C], that divide: what is left of the division are fraction bits.
+
+    Without a mask every token counts. x is packed if `slots` are given; the mask must be given,
+    then.
+
+    Parameters
+    ----------
+    fraction_bits : int
+        The result's scale is the input's times 2^-fraction_bits.
+    """
+
+    fraction_bits: int = 0
+
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (
+        Operand("x", NARROW, "b s C"),
+        Operand("mask", MASK, "b s", optional=True, is_mask=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
+    )
+    RESULT: ClassVar[str] = "b C"
+    dtype = "int32"
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "fraction_bits", 0, 15)
+
+
+class Tokens:
+    """The tokens of an operand [batch, seq_len, channels], by sequence, channel and position.
+
+    Parameters
+    ----------
+    domain
+        Of the body.
+    x
+        [rows, channels], packed if there are slots.
+    mask
+        [batch, seq_len], 0 at padding; None if every token counts.
+    slots
+        Rows of x by sequence and position; None if they are in order.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        [batch, channels].
+    length : int
+        Positions of a sequence.
+    """
+
+    def __init__(
+        self, domain: Domain, x: Tensor, mask: Tensor | None = None, slots: Tensor | None = None
+    ) -> None:
+        self.domain, self.x, self.mask, self.slots = domain, x, mask, slots
+        self.shape = (domain.batch, x.shape[1])
+        self.length = x.shape[0] // domain.batch
+
+    def entry(self, batch: Index, channel: Index, token: Index) -> Entry:
+        """One entry; of a token that is not kept, any of x."""
+        return self.x[self.domain.row_of_token(self.x, self.slots, batch, token), channel]
+
+    def kept(self, batch: Index, token: Index) -> Any:
+        """Whether the mask keeps a token: a condition. There must be a mask."""
+        assert self.mask is not None
+        return not_equal(self.mask[batch, token], 0)
+
+    def indicator(self, batch: Index, token: Index) -> Entry:
+        """1 for a token that counts, else 0."""
+        return 1 if self.mask is None else indicator(self.kept(batch, token))
+
+    def sum(self) -> Tensor:
+        """Define the sum of the tokens that count, [batch, channels], int32."""
+        return self.domain.sum(
+            "token_sum",
+            self.shape,
+            self.length,
+            lambda b, c, s: self.entry(b, c, s) * self.indicator(b, s),
+            "int32",
+        )
+
+    def count(self) -> Tensor:
+        """Define their number, [batch], int32."""
+        rows = self.shape[:1]
+        if self.mask is None:
+            return self.domain.define(
+                "count", rows, lambda b: self.domain.tokens(self.length), "int32"
+            )
+        return self.domain.sum("count", rows, self.length, self.indicator, "int32")
+
+
+@dataclass(frozen=True)
+class MeanPool(ScaledPool):
+    """Mean over the tokens that the mask keeps."""
+
+    OP = "integer.mean_pool"
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """Sum of the tokens, their count, one division per sequence."""
+        tokens = Tokens(domain, **operands)
+        total, count = tokens.sum(), tokens.count()
+        reciprocal = domain.define(
+            "reciprocal",
+            tokens.shape[:1],
+            lambda b: pooling.reciprocal_of_count(count[b]),
+            "int32",
+        )
+        bounds = Ranged(*domain.bounds(tokens.x))
+        return domain.define(
+            "mean",
+            tokens.shape,
+            lambda b, c: pooling.mean_of_tokens(
+                total[b, c], reciprocal[b], self.fraction_bits, entry=bounds
+            ),
+            "int32",
+        )
+
+
+@dataclass(frozen=True)
+class WeightedMeanPool(ScaledPool):
+    """Mean over the tokens that the mask keeps, token t weighing t + 1."""
+
+    OP = "integer.weighted_mean_pool"
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """Sum of the weighted tokens and of their weights, one division per channel."""
+        tokens = Tokens(domain, **operands)
+
+        def weight(b: Index, s: Index) -> Entry:
+            return (domain.number(s, 0, tokens.length - 1) + 1) * tokens.indicator(b, s)
+
+        # The sum over long sequences needs 64 bits, over short ones the narrower type serves.
+        total = domain.sum(
+            "token_sum",
+            tokens.shape,
+            tokens.length,
+            lambda b, c, s: tokens.entry(b, c, s) * weight(b, s),
+        )
+        weights = domain.sum("weight", tokens.shape[:1], tokens.length, weight, "int32")
+        bounds = domain.bounds(tokens.x)
+        return domain.define(
+            "mean",
+            tokens.shape,
+            lambda b, c: pooling.quotient_within(
+                total[b, c], weights[b], self.fraction_bits, bounds
+            ),
+            "int32",
+        )
+
+
+@dataclass(frozen=True)
+class SqrtMeanPool(ScaledPool):
+    """``sum / sqrt(n)`` of the n tokens that the mask keeps."""
+
+    OP = "integer.sqrt_mean_pool"
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """Sum of the tokens, the root of their count, one division per channel."""
+        tokens = Tokens(domain, **operands)
+        total, count = tokens.sum(), tokens.count()
+        rows = tokens.shape[:1]
+        half = domain.define("half_bits", rows, lambda b: pooling.root_half_bits(count[b]), "int32")
+        root = domain.define(
+            "square_root", rows, lambda b: pooling.root_of_count(count[b], half[b]), "int32"
+        )
+        return domain.define(
+            "mean",
+            tokens.shape,
+            lambda b, c: pooling.over_root(total[b, c], root[b], self.fraction_bits),
+            "int32",
+        )
+
+
+@dataclass(frozen=True)
+class MaxPool(Operator):
+    """Maximum over the tokens that the mask keeps, [b, C]; without a mask, over all.
+
+    0 for a sequence without tokens. x is packed if `slots` are given; the mask must be given, then.
+    """
+
+    OP = "integer.max_pool"
+    OPERANDS = (
+        Operand("x", ("uint8", *NARROW), "b s C"),
+        Operand("mask", MASK, "b s", optional=True, is_mask=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
+    )
+    RESULT = "b C"
+    dtype = "int32"
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """Maximum of the tokens, with the least number of the type in the place of padding."""
+        tokens = Tokens(domain, **operands)
+        if tokens.mask is None:
+            return domain.max("largest", tokens.shape, tokens.length, tokens.entry, "int32")
+        least = dtype_bounds(tokens.x.dtype)[0]
+
+        def kept(b: Index, c: Index, s: Index) -> Entry:
+            return select(tokens.kept(b, s), tokens.entry(b, c, s), least)
+
+        largest = domain.max("largest", tokens.shape, tokens.length, kept, "int32")
+        count = tokens.count()
+        low, high = domain.bounds(tokens.x)
+
+        def pooled(b: Index, c: Index) -> Entry:
+            # Where there is a token, the maximum is one of x.
+            found = select(not_equal(count[b], 0), largest[b, c], 0)
+            return known(found, min(low, 0), max(high, 0))
+
+        return domain.define("pooled", tokens.shape, pooled, "int32")
+
+
+@dataclass(frozen=True)
+class LastToken(Operator):
+    """The last token that the mask keeps, [b, C]; 0 for a sequence without tokens.
+
+    x is packed if `slots` are given.
+    """
+
+    OP = "integer.last_token"
+    OPERANDS = (
+        Operand("x", ("uint8", *NARROW), "b s C"),
+        Operand("mask", MASK, "b s", is_mask=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
+    )
+    RESULT = "b C"
+    TRAITS = Traits(takes_epilogue=False)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        """The largest position that is kept, then its token."""
+        tokens = Tokens(domain, **operands)
+
+        def position(b: Index, s: Index) -> Entry:
+            return indicator(tokens.kept(b, s)) * domain.number(s, 0, tokens.length - 1)
+
+        last = domain.max("last", tokens.shape[:1], tokens.length, position, "int32")
+
+        def selected(b: Index, c: Index) -> Entry:
+            place = domain.index(last[b])
+            return tokens.entry(b, c, place) * indicator(tokens.kept(b, place))
+
+        return domain.define("selected", tokens.shape, selected, tokens.x.dtype)
+
+
+@dataclass(frozen=True)
+class SelectToken(Operator):
+    """The token at one position, [b, C]; x is packed if `slots` are given.
+
+    Parameters
+    ----------
+    index : int
+        Position in the sequence; not negative.
+    """
+
+    index: int = 0
+
+    OP = "integer.select_token"
+    OPERANDS = (
+        Operand("x", ("uint8", *NARROW), "b s C"),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
+    )
+    RESULT = "b C"
+    TRAITS = Traits(takes_epilogue=False)
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "index", 0, LARGEST_INDEX)
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """A sequence has such a token; a symbolic one is checked when it is specialised."""
+        if isinstance(dims["s"], int) and self.index >= dims["s"]:
+            raise LoweringError(
+                f"token {self.index} of sequences of {dims['s']} tokens",
+                self.where,
+                "tokens are counted from 0",
+                "compile for longer sequences",
+            )
+
+    def selected_tokens(self) -> tuple[int, ...]:
+        """The token at `index`."""
+        return (self.index,)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x, slots = operands["x"], operands.get("slots")
+        return domain.define(
+            "selected",
+            (domain.batch, x.shape[1]),
+            lambda row, channel: x[domain.row_of_token(x, slots, row, self.index), channel],
+            x.dtype,
+        )
+
+
+@dataclass(frozen=True)
+class AttentionPool(Operator):
+    """Attention of one query, [b, C], whose scores are given: [b, s, H], H heads.
+
+    A token counts if the mask keeps it; 0 for a sequence without tokens. scores and v are packed if
+    `slots` are given; the mask must be given, then.
+
+    Parameters
+    ----------
+    exponential : ShortExponential, PolynomialExponential or ReleasedExponential
+        The first is that of 16-bit arithmetic: u8 exponentials times V, divided once by their sum.
+        With the others u8 probabilities of scale 1/256 are multiplied with V, as published.
+    shift, low, high, dtype, zero_point
+        Requantisation, as for `integer.attention`.
+    """
+
+    exponential: Exponential | ShortExponential = field(
+        metadata=flattened("exp", EXPONENTIALS, "exponential")
+    )
+    shift: int
+    low: int
+    high: int
+    dtype: str = "int8"
+    zero_point: int = 0
+
+    OP = "integer.attention_pool"
+    OPERANDS = (
+        Operand("scores", ("int8", "int16"), "b s H"),
+        Operand("v", ("int8",), "b s C"),
+        Operand("multiplier", ("int16", "int32"), "1|C"),
+        Operand("mask", MASK, "b s", optional=True, is_mask=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
+    )
+    RESULT = "b C"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.exponential, ShortExponential):
+            check_bounds(self, SHORT_DTYPES)
+            check_short_shift(self)
+        else:
+            check_bounds(self)
+            check_shift(self)
+
+    def dtypes_of(self, operand: Operand) -> tuple[str, ...]:
+        """The multiplier of the short softmax has 16 bits."""
+        if operand.name == "multiplier":
+            return ("int16",) if isinstance(self.exponential, ShortExponential) else ("int32",)
+        return operand.dtypes
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """Heads divide the channels."""
+        if dims["H"] < 1 or dims["C"] % dims["H"]:
+            raise LoweringError(
+                f"{dims['H']} heads do not divide {dims['C']} channels",
+                self.where,
+                "every head has the same number of channels",
+                "give a score for each head",
+            )
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        multiplier = operands.pop("multiplier")
+        pool = _Pool(domain, **operands)
+        if isinstance(self.exponential, ShortExponential):
+            context = _short(pool, self.exponential)
+        else:
+            context = _normalised(pool, self.exponential)
+        requantised = self.shift, self.zero_point, self.low, self.high
+        shared = multiplier.shape[0] == 1
+
+        def entry(b: Index, c: Index) -> Entry:
+            factor = multiplier[0 if shared else c]
+            if isinstance(self.exponential, ShortExponential):
+                return requantise_short(context(b, c), factor, 0, *requantised)
+            return softmax.output_of(context(b, c), factor, *requantised)
+
+        return domain.define("attended", pool.shape, entry, self.dtype)
+
+
+class _Pool:
+    """The operands by sequence, head and token."""
+
+    def __init__(
+        self,
+        domain: Domain,
+        scores: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        slots: Tensor | None = None,
+    ) -> None:
+        self.domain, self.scores, self.v, self.mask, self.slots = domain, scores, v, mask, slots
+        self.heads = scores.shape[1]
+        self.length = v.shape[0] // domain.batch if slots is None else slots.shape[1]
+        self.shape = (domain.batch, v.shape[1])
+        self.by_head = (domain.batch, self.heads)
+        self.by_score = (domain.batch, self.length, self.heads)
+
+    def score(self, b: Index, j: Index, h: Index) -> Entry:
+        """Of a token that is not kept, any."""
+        return self.scores[self.domain.row_of_token(self.scores, self.slots, b, j), h]
+
+    def kept(self, b: Index, j: Index) -> Any:
+        """Whether the mask keeps a token: a condition. There must be a mask."""
+        assert self.mask is not None
+        return not_equal(self.mask[b, j], 0)
+
+    def products(self, weights: Tensor) -> Tensor:
+        """Define the sum of the values with these weights [b, s, H]."""
+        width = self.shape[1] // self.heads
+
+        def term(b: Index, c: Index, j: Index) -> Entry:
+            row = self.domain.row_of_token(self.v, self.slots, b, j)
+            return weights[b, j, c // width] * self.v[row, c]
+
+        return self.domain.sum("context", self.shape, self.length, term, "int32")
+
+    def of_head(self, stage: Tensor) -> Callable[[Index, Index], Entry]:
+        """A stage by head, as a function of a sequence and a channel."""
+        width = self.shape[1] // self.heads
+        return lambda b, c: stage[b, c // width]
+
+
+def _short(pool: _Pool, k: ShortExponential) -> Callable[[Index, Index], Entry]:
+    """u8 exponentials times V, divided by their sum once per channel."""
+    domain = pool.domain
+
+    def score(b: Index, j: Index, h: Index) -> Entry:
+        value = pool.score(b, j, h)
+        if pool.mask is None:
+            return value
+        return short_softmax.score_of(value, short_softmax.key_offset(pool.kept(b, j)))
+
+    scores = domain.define("scores", pool.by_score, score, "int32")
+    top = domain.max("row_max", pool.by_head, pool.length, lambda b, h, j: scores[b, j, h], "int32")
+    e = domain.define(
+        "exponential",
+        pool.by_score,
+        lambda b, j, h: short_softmax.exponential_of(
+            scores[b, j, h], short_softmax.row_floor(top[b, h]), k
+        ),
+        "int32",
+    )
+    total = domain.sum("row_sum", pool.by_head, pool.length, lambda b, h, j: e[b, j, h], "int32")
+    largest = k.maximum * pool.length
+    bits = domain.define(
+        "row_bits", pool.by_head, lambda b, h: short_softmax.sum_bits(total[b, h], largest), "int32"
+    )
+    factor = domain.define(
+        "row_factor",
+        pool.by_head,
+        lambda b, h: short_softmax.reciprocal(total[b, h], bits[b, h]),
+        "int32",
+    )
+    products, bits_of, factor_of = pool.products(e), pool.of_head(bits), pool.of_head(factor)
+    return lambda b, c: short_softmax.context_of(products[b, c], bits_of(b, c), factor_of(b, c))
+
+
+def _normalised(pool: _Pool, k: Exponential) -> Callable[[Index, Index], Entry]:
+    """Probabilities of 8 bits, as published, times V."""
+    domain = pool.domain
+
+    def score(b: Index, j: Index, h: Index) -> Entry:
+        value = pool.score(b, j, h)
+        return value if pool.mask is None else softmax.masked_score(value, pool.kept(b, j))
+
+    scores = domain.define("scores", pool.by_score, score, "int32")
+    top = domain.max("row_max", pool.by_head, pool.length, lambda b, h, j: scores[b, j, h], "int32")
+    e = domain.define(
+        "exponential",
+        pool.by_score,
+        lambda b, j, h: softmax.exp_of(
+            scores[b, j, h],
+            top[b, h],
+            not_equal(scores[b, j, h], softmax.MASKED_SCORE),
+            k,
+        ),
+        "int32",
+    )
+    total = domain.sum("row_sum", pool.by_head, pool.length, lambda b, h, j: e[b, j, h])
+    factor = domain.define(
+        "row_factor", pool.by_head, lambda b, h: softmax.factor_of_sum(total[b, h]), "int64"
+    )
+    probability = domain.define(
+        "probability",
+        pool.by_score,
+        lambda b, j, h: softmax.probability_of(e[b, j, h], factor[b, h]),
+        "int32",
+    )
+    products = pool.products(probability)
+    return lambda b, c: softmax.context_of_probabilities(products[b, c])

@@ -1,0 +1,250 @@
+"""What depends on the places of tokens: their numbers, rotary embeddings, distances."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...dialect.record import Operand
+from ...dialect.rotation import rotation_problem
+from ...errors import LoweringError
+from ...spec import rotation
+from ...spec.distance_term import FRACTION_BITS
+from ...spec.short_requantise import requantise_short
+from ...spec.values import indicator, not_equal, select, shift_right_round, short
+from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_short_shift, choose
+from ..domain import Domain, Entry, Index, Tensor
+from ..operator import Operator, per_channel
+from ..traits import Traits
+from ..types import INDEX, LARGEST_INDEX, Dim, TensorType, static
+
+POSITION_KINDS = ("absolute", "roberta")
+
+
+@dataclass(frozen=True)
+class PositionIds(Operator):
+    """Positions of the tokens, as `canonical.position_ids` has them.
+
+    Parameters
+    ----------
+    kind : str
+        "absolute": ``offset + 0 .. seq - 1`` in every row. "roberta":
+        ``cumsum(id != padding_index) * (id != padding_index) + padding_index``.
+    offset, padding_index : int
+        See `kind`.
+    """
+
+    kind: str = "absolute"
+    offset: int = 0
+    padding_index: int = 0
+
+    OP = "integer.position_ids"
+    OPERANDS = (Operand("input_ids", INDEX, "b s"),)
+    RESULT = "b s"
+    dtype = "int32"
+    TRAITS = Traits(takes_epilogue=False)
+
+    def __post_init__(self) -> None:
+        choose("kind", self.kind, POSITION_KINDS, self.name)
+        check_attribute(self, "offset", 0, LARGEST_INDEX)
+        check_attribute(self, "padding_index", 0, LARGEST_INDEX)
+
+    @property
+    def needs_no_operand(self) -> bool:
+        """Absolute positions do not depend on the tokens."""
+        return self.kind == "absolute"
+
+    def longest_sequence(self, rows: int) -> int:
+        """Longest sequence whose positions are rows of a table."""
+        return rows - (self.offset if self.kind == "absolute" else self.padding_index + 1)
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        ids = operands["input_ids"]
+        batch, seq_len = ids.shape
+        if self.kind == "absolute":
+            return domain.define(
+                "positions",
+                (batch, seq_len),
+                lambda row, column: domain.number(
+                    column + self.offset, self.offset, self.offset + seq_len - 1
+                ),
+                "int32",
+            )
+
+        def is_token(row: Index, column: Index) -> Entry:
+            return indicator(not_equal(ids[row, column], self.padding_index))
+
+        counted = domain.sum(
+            "counted",
+            (batch, seq_len),
+            seq_len,
+            lambda row, column, k: select(domain.condition(k <= column), is_token(row, k), 0),
+        )
+        return domain.define(
+            "positions",
+            (batch, seq_len),
+            lambda row, column: counted[row, column] * is_token(row, column) + self.padding_index,
+            "int32",
+        )
+
+
+@dataclass(frozen=True)
+class Rotate(Operator):
+    """Turn pairs of channels of every head by the angles of a token's place, [b, s, H D].
+
+    Of the first R channels of a head, channel i and channel i + R/2 are turned by angle i; the
+    others stay. Row p of the table has R/2 cosines, then as many sines, in Q15. Products keep
+    `raised` fraction bits; their sum is requantised in 16-bit arithmetic.
+
+    Parameters
+    ----------
+    num_heads : int
+        H.
+    raised : int
+        Fraction bits that x gets, 0..7: as many as leave it within 16 bits.
+    shift, low, high, dtype, zero_point
+        Requantisation, as of `RequantiseShort`.
+    """
+
+    num_heads: int
+    raised: int
+    shift: int
+    low: int
+    high: int
+    dtype: str
+    zero_point: int = 0
+
+    OP = "integer.rotate"
+    # tokens: the token in each row, where values per token are packed.
+    OPERANDS = (
+        Operand("x", ("int8", "int16"), "b s C"),
+        Operand("table", ("int16",), "P R"),
+        Operand("multiplier", ("int16",), "1|C"),
+        Operand("tokens", ("int32",), "b s", optional=True, by_token=True, counted=0),
+    )
+    RESULT = "b s C"
+    TRAITS = Traits(takes_epilogue=False, per_token=True, reads_views=("x",), offsets=True)
+
+    def __post_init__(self) -> None:
+        check_bounds(self, SHORT_DTYPES)
+        check_short_shift(self)
+        check_attribute(self, "raised", 0, rotation.FRACTION_BITS)
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """Heads divide the channels, and the table fits them and the sequence."""
+        problem = rotation_problem(self.num_heads, dims)
+        if problem is not None:
+            raise LoweringError(problem[0], self.where, *problem[1:])
+
+    def needs_places(self, operands: Collection[str]) -> bool:
+        """Angles are a matter of places."""
+        return True
+
+    def sequence_limit(self, types: Mapping[str, TensorType]) -> int | None:
+        """As many tokens as the table has rows."""
+        return static(types["table"].shape)[0]
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x, table, multiplier = (operands[name] for name in ("x", "table", "multiplier"))
+        rows, channels = x.shape
+        width, angles = channels // self.num_heads, table.shape[1] // 2
+        length, tokens = rows // domain.batch, operands.get("tokens")
+
+        def place(row: Index) -> Index:
+            if tokens is None:
+                return row % length
+            return domain.index(tokens[row // length, row % length]) % length
+
+        def entry(row: Index, channel: Index) -> Entry:
+            head, within = channel // width, channel % width
+            part, angle = within // angles, within % angles
+            # Of channels that are not turned too this is a place that exists.
+            partner = head * width + (part + 1) % 2 * angles + angle
+            cosine = table[place(row), angle]
+            sine = short(table[place(row), angles + angle])
+            sine = select(domain.condition(part < 1), -sine, sine)
+            value = rotation.rotate(x[row, channel], x[row, partner], cosine, sine, self.raised)
+            if 2 * angles < width:
+                kept = rotation.unturned(x[row, channel], self.raised)
+                value = select(domain.condition(part < 2), value, kept)
+            factor = per_channel(multiplier, channel)
+            return requantise_short(
+                value, factor, 0, self.shift, self.zero_point, self.low, self.high
+            )
+
+        return domain.define("rotated", x.shape, entry, self.dtype)
+
+
+@dataclass(frozen=True)
+class DistanceProducts(Operator):
+    """Products of the heads of each token with the vectors of its distances, [b, s, H, s].
+
+    Entry [i, h, j] is head h of token i times the vector for the distance d = j - i, which is
+    column d + P - 1 of the table, P positions::
+
+        y[i, h, j] = round(sum_c x[i, h D + c] table[h D + c, j - i + P - 1] / 2^shift)
+
+    It is what attention takes as `query_term` of queries, and as `key_term` of keys.
+
+    Parameters
+    ----------
+    num_heads : int
+        H; the channels are H * D.
+    shift : int
+        Fraction bits that the table has beyond the unit of the result, 0..7.
+    """
+
+    num_heads: int
+    shift: int
+
+    OP = "integer.distance_products"
+    OPERANDS = (
+        Operand("x", ("int8",), "b s C"),
+        Operand("table", ("int16",), "C D"),
+    )
+    TRAITS = Traits(takes_epilogue=False, reads_views=("x",))
+    dtype = "int32"
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "shift", 0, FRACTION_BITS)
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """Heads divide the channels, and the table has every distance of the sequence."""
+        channels, distances, length = dims["C"], dims["D"], dims["s"]
+        if self.num_heads < 1 or channels % self.num_heads:
+            raise LoweringError(
+                f"{self.num_heads} heads do not divide {channels} channels",
+                self.where,
+                "every head has the same number of channels",
+                "set num_heads as the source model does",
+            )
+        short = isinstance(length, int) and length > (distances + 1) // 2
+        if not distances % 2 or short:
+            raise LoweringError(
+                f"vectors for {distances} distances and sequences of {length} tokens",
+                self.where,
+                "there is one for each distance from 1 - positions to positions - 1",
+                "give vectors for sequences as long as the model takes",
+            )
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """[b, s, H, s]."""
+        return (dims["b"], dims["s"], self.num_heads, dims["s"])
+
+    def sequence_limit(self, types: Mapping[str, TensorType]) -> int | None:
+        """As many tokens as the table has positions."""
+        return (static(types["table"].shape)[1] + 1) // 2
+
+    def multiply_accumulates(self, types: Mapping[str, TensorType]) -> int:
+        """A product for each channel and other token."""
+        batch, length, channels = static(types["x"].shape)
+        return batch * length * length * channels
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        products = domain.distance_products(operands["x"], operands["table"], self.num_heads)
+
+        def entry(b: Index, i: Index, h: Index, j: Index) -> Entry:
+            return shift_right_round(products[b, i, h, j], self.shift)
+
+        return domain.define("term", products.shape, entry, "int32")

@@ -1,0 +1,204 @@
+"""Where the tokens of a batch without padding lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...dialect.record import Operand
+from ...errors import LoweringError
+from ..domain import Domain, Entry, Index, Tensor
+from ..operator import Operator, Serial
+from ..traits import Traits
+from ..types import MASK, NARROW, Dim, TensorType
+
+_POSITIONS = re.compile(r"(\d{1,9}(,\d{1,9})*)?", re.ASCII)
+_TOKEN_SLOTS = """
+@T.prim_func(s_tir=True)
+def main(mask: T.Buffer(({batch}, {seq_len}), "{dtype}"),
+         slots: T.Buffer(({batch}, {seq_len}), "int32")):
+    T.func_attr({{"tirx.noalias": True}})
+    with T.sblock("root"):
+        with T.sblock("slots"):
+            T.reads(mask[0:{batch}, 0:{seq_len}])
+            T.writes(slots[0:{batch}, 0:{seq_len}])
+            count = T.sblock_alloc_buffer((1,), "int32")
+            count[0] = 0
+            for b in range({batch}):
+                for s in range({seq_len}):
+                    if mask[b, s] != 0{selected}:
+                        slots[b, s] = count[0]
+                        count[0] = count[0] + 1
+                    else:
+                        slots[b, s] = -1
+"""
+
+
+@dataclass(frozen=True)
+class TokenSlots(Serial):
+    """Row of each token in packed values; -1 for one that is masked and at no selected position.
+
+    Parameters
+    ----------
+    selected : str
+        Positions that are kept whatever the mask says, separated by commas.
+    """
+
+    selected: str = ""
+
+    OP = "integer.token_slots"
+    OPERANDS = (Operand("mask", MASK, "b s", is_mask=True),)
+    RESULT = "b s"
+    LEAST = -1
+
+    def __post_init__(self) -> None:
+        if not _POSITIONS.fullmatch(self.selected):
+            raise LoweringError(
+                f"selected positions {self.selected!r}",
+                self.name,
+                "they are numbers, separated by commas",
+                "give positions counted from 0",
+            )
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """Sequences have such tokens; symbolic ones are checked when they are specialised."""
+        if isinstance(dims["s"], int) and max(self.positions, default=0) >= dims["s"]:
+            raise LoweringError(
+                f"token {max(self.positions)} of sequences of {dims['s']} tokens",
+                self.where,
+                "tokens are counted from 0",
+                "compile for longer sequences",
+            )
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions in `selected`."""
+        return tuple(int(position) for position in self.selected.split(",") if position)
+
+    def evaluate(self, **operands: np.ndarray) -> np.ndarray:
+        """Count the kept tokens."""
+        keep = operands["mask"] != 0
+        keep[:, list(self.positions)] = True
+        return np.where(keep, np.cumsum(keep).reshape(keep.shape) - 1, -1)
+
+    def script(self, types: Mapping[str, TensorType]) -> str:
+        """See the base."""
+        batch, seq_len = types["mask"].shape
+        selected = "".join(f" or s == {position}" for position in self.positions)
+        return _TOKEN_SLOTS.format(
+            batch=batch, seq_len=seq_len, dtype=types["mask"].dtype, selected=selected
+        )
+
+
+_SLOT_STARTS = """
+@T.prim_func(s_tir=True)
+def main(slots: T.Buffer(({batch}, {seq_len}), "int32"),
+         starts: T.Buffer(({batch} + 1,), "int32")):
+    T.func_attr({{"tirx.noalias": True}})
+    with T.sblock("root"):
+        with T.sblock("starts"):
+            T.reads(slots[0:{batch}, 0:{seq_len}])
+            T.writes(starts[0:{batch} + 1])
+            count = T.sblock_alloc_buffer((1,), "int32")
+            count[0] = 0
+            for b in range({batch}):
+                starts[b] = count[0]
+                for s in range({seq_len}):
+                    count[0] = count[0] + T.Select(slots[b, s] >= 0, 1, 0)
+            starts[{batch}] = count[0]
+"""
+
+
+@dataclass(frozen=True)
+class SlotStarts(Serial):
+    """First row of each sequence in packed values, and last the number of rows in use."""
+
+    OP = "integer.slot_starts"
+    OPERANDS = (Operand("slots", ("int32",), "b s", counted=-1),)
+    TRAITS = Traits(takes_epilogue=False, serial=True, counts_rows=True)
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """[b + 1]."""
+        return (dims["b"] + 1,)
+
+    def evaluate(self, **operands: np.ndarray) -> np.ndarray:
+        """Count the kept tokens of each sequence."""
+        return np.concatenate([[0], np.cumsum((operands["slots"] >= 0).sum(axis=1))])
+
+    def script(self, types: Mapping[str, TensorType]) -> str:
+        """See the base."""
+        batch, seq_len = types["slots"].shape
+        return _SLOT_STARTS.format(batch=batch, seq_len=seq_len)
+
+
+_SLOT_TOKENS = """
+@T.prim_func(s_tir=True)
+def main(slots: T.Buffer(({batch}, {seq_len}), "int32"),
+         tokens: T.Buffer(({batch}, {seq_len}), "int32")):
+    T.func_attr({{"tirx.noalias": True}})
+    with T.sblock("root"):
+        with T.sblock("tokens"):
+            T.reads(slots[0:{batch}, 0:{seq_len}])
+            T.writes(tokens[0:{batch}, 0:{seq_len}])
+            for b in range({batch}):
+                for s in range({seq_len}):
+                    tokens[b, s] = 0
+            for b in range({batch}):
+                for s in range({seq_len}):
+                    row = slots[b, s]
+                    if row >= 0:
+                        tokens[row // {seq_len}, row % {seq_len}] = b * {seq_len} + s
+"""
+
+
+@dataclass(frozen=True)
+class SlotTokens(Serial):
+    """Token (counted over batch and sequence) in each row of packed values; 0 behind the last."""
+
+    OP = "integer.slot_tokens"
+    OPERANDS = (Operand("slots", ("int32",), "b s", counted=-1),)
+    RESULT = "b s"
+
+    def evaluate(self, **operands: np.ndarray) -> np.ndarray:
+        """Invert the slots."""
+        slots = operands["slots"]
+        (kept,) = np.nonzero(slots.reshape(-1) >= 0)
+        tokens = np.zeros(slots.size, np.int64)
+        tokens[: kept.size] = kept
+        return tokens.reshape(slots.shape)
+
+    def script(self, types: Mapping[str, TensorType]) -> str:
+        """See the base."""
+        batch, seq_len = types["slots"].shape
+        return _SLOT_TOKENS.format(batch=batch, seq_len=seq_len)
+
+
+@dataclass(frozen=True)
+class PackTokens(Operator):
+    """Row r gets the number of token ``tokens[r]``, of the same type."""
+
+    OP = "integer.pack_tokens"
+    OPERANDS = (
+        Operand("x", (*NARROW, "int64"), "b s"),
+        Operand("tokens", ("int32",), "b s", counted=0),
+    )
+    RESULT = "b s"
+    TRAITS = Traits(takes_epilogue=False, gathers=True)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x, tokens = operands["x"], operands["tokens"]
+        seq_len = x.shape[1]
+
+        def entry(batch: Index, token: Index) -> Entry:
+            source = domain.index(tokens[batch, token])
+            return x[source // seq_len, source % seq_len]
+
+        return domain.define("packed", x.shape, entry, x.dtype)

@@ -1,0 +1,107 @@
+"""Sums and products of two values, or of a value and learned rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...dialect.record import Operand
+from ...spec.short_requantise import saturating_sum
+from ...spec.values import saturate_short
+from ..checks import check_bounds
+from ..domain import Domain, Entry, Tensor
+from ..operator import Elementwise, Operator
+from ..traits import Traits
+from ..types import NARROW
+
+
+@dataclass(frozen=True)
+class Add(Elementwise):
+    """``a + b``; both operands already have the result's scale."""
+
+    OP = "integer.add"
+    OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
+    RESULT = "... C"
+    dtype = "int32"
+    TRAITS = Traits(elementwise=True, per_token=True, sums=True)
+    STAGE = "sum"
+
+    def entry(self, a: Entry, b: Entry) -> Entry:
+        return a + b
+
+
+@dataclass(frozen=True)
+class AddShort(Elementwise):
+    """``clamp(a + b, low, high)``; both operands already have the result's scale.
+
+    Parameters
+    ----------
+    low, high : int
+        Closed interval of the sum, within int16.
+    """
+
+    low: int
+    high: int
+
+    OP = "integer.add_short"
+    OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
+    RESULT = "... C"
+    dtype = "int16"
+    TRAITS = Traits(elementwise=True, per_token=True, sums=True)
+    STAGE = "sum"
+
+    def __post_init__(self) -> None:
+        check_bounds(self, ("int16",))
+
+    def entry(self, a: Entry, b: Entry) -> Entry:
+        return saturating_sum(a, b, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class AddRow(Elementwise):
+    """``x + row``, both at one scale."""
+
+    OP = "integer.add_row"
+    OPERANDS = (Operand("x", NARROW, "... C"), Operand("row", ("int32",), "1|C"))
+    RESULT = "... C"
+    dtype = "int32"
+    TRAITS = Traits(elementwise=True, per_token=True)
+    STAGE = "sum"
+
+    def entry(self, x: Entry, row: Entry) -> Entry:
+        return x + row
+
+
+@dataclass(frozen=True)
+class AddPositions(Operator):
+    """``x + table``: row s to token s of every sequence; both at one scale, s static."""
+
+    OP = "integer.add_positions"
+    OPERANDS = (Operand("x", NARROW, "b s C"), Operand("table", ("int32",), "s C"))
+    RESULT = "b s C"
+    dtype = "int32"
+    TRAITS = Traits(elementwise=True)
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x, table = operands["x"], operands["table"]
+        length = table.shape[0]
+        return domain.define(
+            "sum",
+            x.shape,
+            lambda row, channel: x[row, channel] + table[row % length, channel],
+            "int32",
+        )
+
+
+@dataclass(frozen=True)
+class Multiply(Elementwise):
+    """``a b`` of operands that are cut at 16 bits; its scale is the product of theirs."""
+
+    OP = "integer.multiply"
+    OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
+    RESULT = "... C"
+    dtype = "int32"
+    TRAITS = Traits(elementwise=True, per_token=True)
+    STAGE = "product"
+
+    def entry(self, a: Entry, b: Entry) -> Entry:
+        return saturate_short(a) * saturate_short(b)

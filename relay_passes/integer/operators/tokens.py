@@ -1,0 +1,279 @@
+"""Tokens: looked up, masked, prepended, cut out and moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...dialect.record import Operand
+from ...dialect.windows import count
+from ...errors import LoweringError
+from ...spec.fixed_point import requantise
+from ...spec.values import not_equal, select
+from ..borders import Axis, filled
+from ..checks import check_attribute, check_shift
+from ..domain import Domain, Entry, Index, Tensor
+from ..operator import Operator, per_channel
+from ..traits import Traits
+from ..types import INDEX, LARGEST_INDEX, MASK, NARROW, Dim, TensorType
+
+
+@dataclass(frozen=True)
+class Embedding(Operator):
+    """``requantise(table[id], multiplier[id], shift)``.
+
+    Ids are checked where they come in; in compiled code they are clamped, so that no id can read
+    outside the table.
+
+    Parameters
+    ----------
+    shift : int
+        Common right shift of the multipliers, 0..62.
+    """
+
+    shift: int = 0
+
+    OP = "integer.embedding"
+    OPERANDS = (
+        Operand("ids", INDEX, "b s", by_token=True),
+        Operand("table", ("int8", "int16"), "V C"),
+        Operand("multiplier", ("int32",), "1|V"),
+    )
+    RESULT = "b s C"
+    dtype = "int32"
+    TRAITS = Traits(elementwise=True, per_token=True, rescales=True, lookup=True)
+
+    def __post_init__(self) -> None:
+        check_shift(self)
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        ids, table, multiplier = (operands[name] for name in ("ids", "table", "multiplier"))
+        (batch, seq_len), (rows, channels) = ids.shape, table.shape
+
+        def entry(token: Index, channel: Index) -> Entry:
+            row = domain.lookup(ids[token // seq_len, token % seq_len], rows, ids)
+            return requantise(table[row, channel], per_channel(multiplier, row), self.shift)
+
+        return domain.define("embedded", (batch * seq_len, channels), entry, "int32")
+
+
+@dataclass(frozen=True)
+class MaskTokens(Operator):
+    """x where the mask is not 0, else 0; x is packed if `slots` are given, the result is not."""
+
+    OP = "integer.mask_tokens"
+    OPERANDS = (
+        Operand("x", ("uint8", *NARROW), "b s C"),
+        Operand("mask", MASK, "b s", is_mask=True),
+        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
+    )
+    RESULT = "b s C"
+    TRAITS = Traits(takes_epilogue=False, hides_padding=True)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x, mask, slots = operands["x"], operands["mask"], operands.get("slots")
+        seq_len = mask.shape[1]
+
+        def entry(row: Index, channel: Index) -> Entry:
+            batch, token = row // seq_len, row % seq_len
+            found = x[domain.row_of_token(x, slots, batch, token), channel]
+            return select(not_equal(mask[batch, token], 0), found, 0)
+
+        return domain.define("masked", x.shape, entry, x.dtype)
+
+
+@dataclass(frozen=True)
+class PrependTokens(Operator):
+    """The rows `tokens`, then those of x; both at one scale."""
+
+    OP = "integer.prepend_tokens"
+    OPERANDS = (Operand("x", NARROW, "b s C"), Operand("tokens", ("int32",), "N C"))
+    dtype = "int32"
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """[b, s + n, C]."""
+        return (dims["b"], dims["s"] + dims["N"], dims["C"])
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x, tokens = operands["x"], operands["tokens"]
+        count, channels = tokens.shape
+        old = x.shape[0] // domain.batch
+        new = old + count
+
+        def entry(row: Index, channel: Index) -> Entry:
+            batch, token = row // new, row % new
+            return domain.choose(
+                token < count,
+                tokens[domain.at_most(token, count - 1), channel],
+                x[batch * old + domain.at_least(token - count, 0), channel],
+            )
+
+        return domain.define("tokens", (domain.batch * new, channels), entry, "int32")
+
+
+@dataclass(frozen=True)
+class ShiftTokens(Operator):
+    """``y[s] = x[s + distance]``, 0 where the sequence has no such token; padding counts as one.
+
+    Parameters
+    ----------
+    distance : int
+        Positive: the token behind.
+    """
+
+    distance: int
+
+    OP = "integer.shift_tokens"
+    OPERANDS = (Operand("x", NARROW, "b s C"),)
+    RESULT = "b s C"
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "distance", -LARGEST_INDEX, LARGEST_INDEX)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x = operands["x"]
+        length = x.shape[0] // domain.batch
+
+        def entry(row: Index, channel: Index) -> Entry:
+            batch, token = row // length, row % length
+            if self.distance < 0:
+                place = domain.at_least(token + self.distance, 0)
+                inside = token >= -self.distance
+            else:
+                place = domain.at_most(token + self.distance, length - 1)
+                inside = token < length - self.distance
+            found = x[batch * length + place, channel]
+            return select(domain.condition(inside), found, 0)
+
+        return domain.define("shifted", x.shape, entry, x.dtype)
+
+
+@dataclass(frozen=True)
+class SliceTokens(Operator):
+    """Tokens `first` to ``first + count - 1`` of x.
+
+    Parameters
+    ----------
+    first, count : int
+        Place of the first one, and how many.
+    """
+
+    first: int
+    count: int
+
+    OP = "integer.slice_tokens"
+    OPERANDS = (Operand("x", NARROW, "b s C"),)
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "first", 0, LARGEST_INDEX)
+        check_attribute(self, "count", 1, LARGEST_INDEX)
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """A sequence has such tokens; a symbolic one is checked when it is specialised."""
+        if isinstance(dims["s"], int) and self.first + self.count > dims["s"]:
+            raise LoweringError(
+                f"tokens {self.first} to {self.first + self.count - 1} of {dims['s']}",
+                self.where,
+                "tokens are counted from 0",
+                "slice inside of the sequence",
+            )
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """[b, count, C]."""
+        return (dims["b"], self.count, dims["C"])
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x = operands["x"]
+        length = x.shape[0] // domain.batch
+
+        def entry(row: Index, channel: Index) -> Entry:
+            batch, token = row // self.count, row % self.count
+            return x[batch * length + token + self.first, channel]
+
+        return domain.define("kept", (domain.batch * self.count, x.shape[1]), entry, x.dtype)
+
+
+@dataclass(frozen=True)
+class UnfoldTokens(Operator):
+    """``y[t, k C + c] = x[t stride + k - before, c]``, 0 outside; padding counts as a token.
+
+    Parameters
+    ----------
+    width : int
+        Neighbouring tokens.
+    stride : int
+        From the first of them to those of the next row.
+    before, after : int
+        Tokens of 0 at either end of a sequence.
+    """
+
+    width: int
+    stride: int
+    before: int
+    after: int
+
+    OP = "integer.unfold_tokens"
+    OPERANDS = (Operand("x", NARROW, "b s C"),)
+
+    def __post_init__(self) -> None:
+        check_attribute(self, "width", 1, LARGEST_INDEX)
+        check_attribute(self, "stride", 1, LARGEST_INDEX)
+        check_attribute(self, "before", 0, self.width - 1)
+        check_attribute(self, "after", 0, self.width - 1)
+
+    @property
+    def _as_long(self) -> bool:
+        return self.stride == 1 and self.before + self.after == self.width - 1
+
+    def _count(self, length: int) -> int:
+        return count(length, self.width, self.stride, self.before + self.after)
+
+    def check_dims(self, dims: Mapping[str, Any]) -> None:
+        """A sequence has as many rows as tokens, or a length that is known."""
+        length = dims["s"]
+        if not self._as_long and not (isinstance(length, int) and self._count(length) >= 1):
+            raise LoweringError(
+                f"{self.width} of {length} tokens with a stride of {self.stride}, and "
+                f"{self.before} + {self.after} of 0 around them",
+                self.where,
+                "a sequence whose length is free keeps it, and one whose length is known has "
+                "that many tokens",
+                "give inputs of one length",
+            )
+
+    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+        """[b, rows, width C]."""
+        rows = dims["s"] if self._as_long else self._count(dims["s"])
+        return (dims["b"], rows, dims["C"] * self.width)
+
+    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
+        """That of x."""
+        return types["x"].dtype
+
+    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+        x = operands["x"]
+        length, channels = x.shape[0] // domain.batch, x.shape[1]
+        rows = self._count(length)
+        last = (rows - 1) * self.stride + self.width - 1 - self.before
+        axis = Axis(length, self.before, max(0, last - (length - 1)))
+
+        def entry(row: Index, column: Index) -> Entry:
+            token = row % rows * self.stride + column // channels - self.before
+            place = row // rows * length + axis.nearest(domain, token)
+            return filled(domain, x[place, column % channels], [(axis, token)], 0)
+
+        shape = (domain.batch * rows, channels * self.width)
+        return domain.define("unfolded", shape, entry, x.dtype)
