@@ -19,6 +19,7 @@ import ibert_tvm
 from ibert_tvm.common.errors import InputError, UsageError
 from ibert_tvm.runtime import IntegerOutput, Library, load_library
 from ibert_tvm.runtime.threads import container_processors
+from tests.snapshots import Messages
 
 from .conftest import CHANNELS, VOCABULARY, TinyModel
 
@@ -185,18 +186,12 @@ def test_module_run_loads_once_and_again_when_the_file_changes(tmp_path: Path) -
     np.testing.assert_array_equal(second["embedding"], 2 * first["embedding"])
 
 
-def test_module_run_names_the_inputs_it_knows() -> None:
-    with pytest.raises(InputError) as caught:
+def test_module_run_names_the_inputs_it_knows(messages: Messages) -> None:
+    with messages.raises(InputError):
         ibert_tvm.run("model.so", ids=[[1]])
-    assert str(caught.value) == (
-        "unknown input ids\n"
-        "  what to do: the inputs are input_ids, attention_mask, token_type_ids, pixel_values, "
-        "input_features; the first is required, or one of the last two for a model of images or "
-        "features"
-    )
 
 
-def test_number_of_threads(library_path: Path) -> None:
+def test_number_of_threads(library_path: Path, messages: Messages) -> None:
     script = (
         "import os, sys, ibert_tvm\n"
         "usable = os.sched_getaffinity(0)\n"
@@ -221,9 +216,8 @@ def test_number_of_threads(library_path: Path) -> None:
         )
     )
     assert done.stdout.split() == ["2", "1", default]
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         load_library(library_path, num_threads=0)
-    assert str(caught.value) == "num_threads is 0\n  what to do: give a number of at least 1"
 
 
 @pytest.mark.parametrize(
@@ -238,71 +232,22 @@ def test_quota_of_a_container(tmp_path: Path, content: str, processors: int | No
 
 
 _BAD_INPUTS = {
-    "rank": (
-        {"input_ids": [1, 2]},
-        "input_ids has the wrong rank\n"
-        "  why: its shape is [2]\n"
-        "  what to do: give [batch, length]; for one sequence, [ids] instead of ids",
-    ),
-    "empty batch": (
-        {"input_ids": np.zeros((0, 3), np.int64)},
-        "input_ids is empty\n"
-        "  why: its shape is [0, 3]\n"
-        "  what to do: give at least one sequence of at least one token",
-    ),
-    "float": (
-        {"input_ids": [[1.0, 2.0]]},
-        "input_ids has the wrong dtype\n  why: it is float64\n  what to do: give integers",
-    ),
-    "id too large": (
-        {"input_ids": [[1, 2], [3, 8]]},
-        "input_ids holds a value that is out of range\n"
-        "  where: row 1, token 1\n"
-        "  why: it is 8\n"
-        "  what to do: give values from 0 to 7 (the model's vocabulary)",
-    ),
-    "id negative": (
-        {"input_ids": [[-1]]},
-        "input_ids holds a value that is out of range\n"
-        "  where: row 0, token 0\n"
-        "  why: it is -1\n"
-        "  what to do: give values from 0 to 7 (the model's vocabulary)",
-    ),
-    "mask": (
-        {"input_ids": [[1, 2]], "attention_mask": [[1, 2]]},
-        "attention_mask holds a value that is out of range\n"
-        "  where: row 0, token 1\n"
-        "  why: it is 2\n"
-        "  what to do: give values from 0 to 1 (1 for tokens, 0 for padding)",
-    ),
-    "types": (
-        {"input_ids": [[1, 2]], "token_type_ids": [[2, 0]]},
-        "token_type_ids holds a value that is out of range\n"
-        "  where: row 0, token 0\n"
-        "  why: it is 2\n"
-        "  what to do: give values from 0 to 1 (the model's token types)",
-    ),
-    "mask shape": (
-        {"input_ids": [[1, 2]], "attention_mask": [[1]]},
-        "attention_mask has the wrong shape\n"
-        "  why: its shape is [1, 1]; that of input_ids is [1, 2]\n"
-        "  what to do: give attention_mask in the shape of input_ids",
-    ),
-    "too long": (
-        {"input_ids": np.ones((1, 17), np.int64)},
-        "input_ids is too long\n"
-        "  why: it has 17 tokens per row; the compiled lengths are 8, 16\n"
-        "  what to do: truncate it, or compile with a larger --seq-len",
-    ),
+    "rank": {"input_ids": [1, 2]},
+    "empty batch": {"input_ids": np.zeros((0, 3), np.int64)},
+    "float": {"input_ids": [[1.0, 2.0]]},
+    "id too large": {"input_ids": [[1, 2], [3, 8]]},
+    "id negative": {"input_ids": [[-1]]},
+    "mask": {"input_ids": [[1, 2]], "attention_mask": [[1, 2]]},
+    "types": {"input_ids": [[1, 2]], "token_type_ids": [[2, 0]]},
+    "mask shape": {"input_ids": [[1, 2]], "attention_mask": [[1]]},
+    "too long": {"input_ids": np.ones((1, 17), np.int64)},
 }
 
 
 @pytest.mark.parametrize("case", _BAD_INPUTS)
-def test_bad_input_is_refused(library: Library, case: str) -> None:
-    inputs, message = _BAD_INPUTS[case]
-    with pytest.raises(InputError) as caught:
-        library.run(**inputs)
-    assert str(caught.value) == message
+def test_bad_input_is_refused(library: Library, case: str, messages: Messages) -> None:
+    with messages.raises(InputError):
+        library.run(**_BAD_INPUTS[case])
 
 
 def test_ragged_rows_are_refused(library: Library) -> None:
@@ -310,11 +255,6 @@ def test_ragged_rows_are_refused(library: Library) -> None:
         library.run([[1, 2], [3]])
 
 
-def test_empty_text_is_refused(library: Library) -> None:
-    with pytest.raises(InputError) as caught:
+def test_empty_text_is_refused(library: Library, messages: Messages) -> None:
+    with messages.raises(InputError):
         library.run_texts(["hello", "  "])
-    assert str(caught.value) == (
-        "text 1 is empty\n"
-        "  why: it holds no character other than white space\n"
-        "  what to do: leave empty texts out"
-    )

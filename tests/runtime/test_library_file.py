@@ -20,6 +20,7 @@ from ibert_tvm.runtime import load_library
 from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.runtime.metadata import FunctionRecord, KernelRecord
 from ibert_tvm.targets.seal import seal_library
+from tests.snapshots import Messages
 
 from .conftest import TinyModel
 
@@ -81,51 +82,33 @@ def test_kernels_of_a_function(variant: Callable[..., Path]) -> None:
     assert record.macs == 64
 
 
-def test_missing_file(tmp_path: Path) -> None:
+def test_missing_file(tmp_path: Path, messages: Messages) -> None:
     path = tmp_path / "no.so"
-    with pytest.raises(LibraryError) as caught:
+    with messages.raises(LibraryError):
         load_library(path)
-    assert str(caught.value) == (
-        f"there is no library at {path}\n"
-        "  why: the path does not exist\n"
-        "  what to do: check the path; `ibert compile NAME.ibert -o model.so` makes one"
-    )
 
 
-def test_folder(tmp_path: Path) -> None:
-    with pytest.raises(LibraryError) as caught:
+def test_folder(tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(LibraryError):
         load_library(tmp_path)
-    assert str(caught.value) == (
-        f"{tmp_path} is not a library\n"
-        "  why: it is a folder; a compiled library is one file\n"
-        "  what to do: give the .so file that `ibert compile` wrote"
-    )
 
 
 @pytest.mark.parametrize("content", [b"", b"hello, I am not a library"])
-def test_not_an_elf_file(tmp_path: Path, content: bytes) -> None:
+def test_not_an_elf_file(tmp_path: Path, content: bytes, messages: Messages) -> None:
     path = tmp_path / "bad.so"
     path.write_bytes(content)
-    with pytest.raises(LibraryError) as caught:
+    with messages.raises(LibraryError):
         load_library(path)
-    assert str(caught.value) == (
-        f"cannot read the library {path}\n  why: it is not an ELF file\n  what to do: {_COPY}"
-    )
 
 
 def test_truncated_library_is_an_error_and_not_a_bus_error(
-    tmp_path: Path, library_path: Path
+    tmp_path: Path, library_path: Path, messages: Messages
 ) -> None:
     whole = library_path.read_bytes()
     path = tmp_path / "bad.so"
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(LibraryError) as caught:
+    with messages.raises(LibraryError):
         load_library(path)
-    assert str(caught.value) == (
-        f"cannot read the library {path}\n"
-        f"  why: it is truncated: {len(whole) // 2} bytes of {sealed_bytes(library_path)}\n"
-        f"  what to do: {_COPY}"
-    )
 
 
 @pytest.mark.parametrize("cut", [4, 16, 40, 63, 64, 100, 1000])
@@ -136,42 +119,25 @@ def test_any_truncation_is_a_library_error(tmp_path: Path, library_path: Path, c
         load_library(path)
 
 
-def test_library_without_our_sections(tmp_path: Path) -> None:
+def test_library_without_our_sections(tmp_path: Path, messages: Messages) -> None:
     source = tmp_path / "a.c"
     source.write_text("int f(void) { return 1; }\n")
     path = tmp_path / "other.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True)
-    with pytest.raises(LibraryError) as caught:
+    with messages.raises(LibraryError):
         load_library(path)
-    assert str(caught.value) == (
-        f"{path} was not made by ibert_tvm\n"
-        "  why: it is a shared library without the section .ibert.metadata and .ibert.weights\n"
-        "  what to do: give a library that `ibert compile` wrote, not stripped; or make it again "
-        "with `ibert compile NAME.ibert -o model.so`"
-    )
 
 
-def test_other_format(variant: Callable[..., Path]) -> None:
+def test_other_format(variant: Callable[..., Path], messages: Messages) -> None:
     path = variant(metadata_changes={"format": 9})
-    with pytest.raises(LibraryError) as caught:
+    with messages.raises(LibraryError):
         load_library(path)
-    assert str(caught.value) == (
-        f"the library {path} has format 9\n"
-        "  why: this version of ibert_tvm reads format 1\n"
-        "  what to do: use the version of ibert_tvm that made it, or make it again with "
-        "`ibert compile NAME.ibert -o model.so`"
-    )
 
 
-def test_unusable_metadata(variant: Callable[..., Path]) -> None:
+def test_unusable_metadata(variant: Callable[..., Path], messages: Messages) -> None:
     path = variant(metadata_changes={"outputs": [{"name": "hidden"}]})
-    with pytest.raises(LibraryError) as caught:
+    with messages.raises(LibraryError):
         load_library(path)
-    assert str(caught.value) == (
-        f"cannot read the library {path}\n"
-        "  why: its metadata is unusable: outputs[0]: the key 'dtype' is missing\n"
-        f"  what to do: {_COPY}"
-    )
 
 
 def test_function_that_is_not_in_the_library(variant: Callable[..., Path]) -> None:
@@ -181,17 +147,12 @@ def test_function_that_is_not_in_the_library(variant: Callable[..., Path]) -> No
         load_library(path)
 
 
-def test_processor_without_a_required_feature(variant: Callable[..., Path]) -> None:
+def test_processor_without_a_required_feature(
+    variant: Callable[..., Path], messages: Messages
+) -> None:
     path = variant(features=("sse2", "warp_drive", "time_travel"))
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         load_library(path)
-    assert str(caught.value) == (
-        f"the library {path} does not run on this processor\n"
-        "  why: it was compiled for host and needs warp_drive, time_travel, which /proc/cpuinfo "
-        "does not list\n"
-        "  what to do: compile with --target host on this machine; `ibert targets` lists the "
-        "others"
-    )
 
 
 def test_other_processor_architecture(tmp_path: Path, library_path: Path) -> None:
@@ -204,20 +165,16 @@ def test_other_processor_architecture(tmp_path: Path, library_path: Path) -> Non
         load_library(path)
 
 
-def test_library_without_tokenizer_refuses_texts(variant: Callable[..., Path]) -> None:
+def test_library_without_tokenizer_refuses_texts(
+    variant: Callable[..., Path], messages: Messages
+) -> None:
     from ibert_tvm.common.errors import InputError
 
     path = variant(tokenizer=False)
     library = load_library(path)
     assert library.tokenizer is None
-    with pytest.raises(InputError) as caught:
+    with messages.raises(InputError):
         library.run_texts(["hello"])
-    assert str(caught.value) == (
-        "the library cannot take texts\n"
-        f"  where: {path}\n"
-        "  why: its model came without tokenizer files\n"
-        "  what to do: give token ids: run(input_ids=...) or --inputs FILE.npz"
-    )
 
 
 # -- one bit ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 
 from ibert_tvm.common.errors import InputError, ModelError
 from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
+from tests.snapshots import Messages
 
 _WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hello", "world", "##s", "größe", "grosse"]
 _VOCABULARY = "\n".join(_WORDS).encode()
@@ -87,15 +88,9 @@ def test_folder_without_tokenizer(tmp_path: Path) -> None:
     assert tokenizer_files(tmp_path) == {}
 
 
-def test_incomplete_files() -> None:
-    with pytest.raises(ModelError) as caught:
+def test_incomplete_files(messages: Messages) -> None:
+    with messages.raises(ModelError):
         Tokenizer({"vocab.json": b"{}"})
-    assert str(caught.value) == (
-        "the tokenizer is incomplete\n"
-        "  why: its files are vocab.json; needed is tokenizer.json, or vocab.txt, or vocab.json "
-        "with merges.txt\n"
-        "  what to do: quantise the model again from a folder with its tokenizer files"
-    )
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
@@ -109,28 +104,18 @@ def test_damaged_file(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " \n", ("hello", "")])
-def test_empty_text(wordpiece: Tokenizer, text: str | tuple[str, str]) -> None:
-    with pytest.raises(InputError) as caught:
+def test_empty_text(wordpiece: Tokenizer, text: str | tuple[str, str], messages: Messages) -> None:
+    with messages.raises(InputError):
         wordpiece.encode(["hello", text], max_length=8)
-    assert str(caught.value) == (
-        "text 1 is empty\n"
-        "  why: it holds no character other than white space\n"
-        "  what to do: leave empty texts out"
-    )
 
 
 @pytest.mark.parametrize("text", ["Hi \ud83d", ("hello", "Hi \ud83d\udc4b")])
 @pytest.mark.parametrize("allow_empty", [False, True])
 def test_half_a_surrogate_pair(
-    wordpiece: Tokenizer, text: str | tuple[str, str], allow_empty: bool
+    wordpiece: Tokenizer, text: str | tuple[str, str], allow_empty: bool, messages: Messages
 ) -> None:
-    with pytest.raises(InputError) as caught:
+    with messages.raises(InputError):
         wordpiece.encode(["hello", text], max_length=8, allow_empty=allow_empty)
-    assert str(caught.value) == (
-        "text 1 is no Unicode text\n"
-        "  why: character 3 is half of a surrogate pair, U+D83D\n"
-        "  what to do: cut texts between characters, not between UTF-16 units"
-    )
     with pytest.raises(InputError, match=r"^text 0 is no Unicode text"):
         wordpiece.windows(text, max_length=8)
 
@@ -140,18 +125,13 @@ def test_empty_texts_are_special_tokens_where_they_are_allowed(wordpiece: Tokeni
     np.testing.assert_array_equal(batch.input_ids, [[2, 4, 3, 0], [2, 3, 0, 0], [2, 3, 4, 3]])
 
 
-def test_a_text_without_any_token() -> None:
+def test_a_text_without_any_token(messages: Messages) -> None:
     vocabulary = {"hi": 0, "h": 1, "i": 2}
     model = {"type": "BPE", "vocab": vocabulary, "merges": [["h", "i"]]}
     bare = Tokenizer({"tokenizer.json": json.dumps({"model": model}).encode()})
     assert bare.encode(["hi"], max_length=8).input_ids.tolist() == [[0]]
-    with pytest.raises(InputError) as caught:
+    with messages.raises(InputError):
         bare.encode(["hi", ""], max_length=8, allow_empty=True)
-    assert str(caught.value) == (
-        "text 1 gives no token\n"
-        "  why: the tokenizer knows nothing in it and adds no special tokens\n"
-        "  what to do: leave such texts out"
-    )
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
@@ -173,12 +153,8 @@ def test_windows_hold_every_token_of_a_long_text(wordpiece: Tokenizer, overlap: 
     np.testing.assert_array_equal([whole.ids], wordpiece.encode([text], 99).input_ids)
 
 
-def test_no_texts_and_no_text(wordpiece: Tokenizer) -> None:
-    with pytest.raises(InputError) as caught:
+def test_no_texts_and_no_text(wordpiece: Tokenizer, messages: Messages) -> None:
+    with messages.raises(InputError):
         wordpiece.encode([], max_length=8)
-    assert str(caught.value) == ("no text was given\n  what to do: give at least one text")
-    with pytest.raises(InputError) as caught:
+    with messages.raises(InputError):
         wordpiece.encode([7], max_length=8)  # type: ignore[list-item]
-    assert str(caught.value) == (
-        "text 0 is not a text\n  why: it is 7\n  what to do: give a string, or a pair of strings"
-    )

@@ -9,24 +9,25 @@ import pytest
 
 from ibert_tvm.targets import DotInstruction
 from ibert_tvm.targets.x86 import HOSTS, VNNI_512
+from tests.snapshots import Messages
 
 
 @pytest.mark.parametrize("label", ["lanes", "depth", "tile_rows", "tile_vectors"])
 @pytest.mark.parametrize("value", [0, -4])
-def test_sizes_of_an_instruction_are_at_least_1(label: str, value: int) -> None:
-    with pytest.raises(ValueError) as caught:
+def test_sizes_of_an_instruction_are_at_least_1(label: str, value: int, messages: Messages) -> None:
+    with messages.raises(ValueError):
         replace(VNNI_512, **{label: value})
-    assert str(caught.value) == f"dot instruction vpdpbusd_512: {label} must be at least 1"
 
 
 @pytest.mark.parametrize(
     ("label", "value"),
     [("lhs_dtype", "float32"), ("lhs_dtype", "int64"), ("rhs_dtype", "int32"), ("rhs_dtype", "")],
 )
-def test_operands_of_an_instruction_are_bytes_or_widened_bytes(label: str, value: str) -> None:
-    with pytest.raises(ValueError) as caught:
+def test_operands_of_an_instruction_are_bytes_or_widened_bytes(
+    label: str, value: str, messages: Messages
+) -> None:
+    with messages.raises(ValueError):
         replace(VNNI_512, **{label: value})
-    assert str(caught.value) == f"dot instruction vpdpbusd_512: {label} {value!r}"
 
 
 def test_descriptions_are_immutable() -> None:

@@ -21,6 +21,7 @@ from ibert_tvm.targets.export import ALIGNMENT
 from ibert_tvm.targets.machines.x86_64 import X86_64
 from ibert_tvm.targets.weights import METADATA_SECTION, WEIGHTS_SECTION, weight_rows
 from tests.rpc.small_model import small_model
+from tests.snapshots import Messages
 from tests.targets.encoder_library import METADATA, Build, build_program
 
 
@@ -152,16 +153,12 @@ def test_a_relative_path_is_relative_to_the_working_directory(
     assert [path.name for path in tmp_path.iterdir()] == ["model.so"]
 
 
-def test_a_directory_that_does_not_exist_is_an_error(build: Build, tmp_path: Path) -> None:
+def test_a_directory_that_does_not_exist_is_an_error(
+    build: Build, tmp_path: Path, messages: Messages
+) -> None:
     path = tmp_path / "missing" / "model.so"
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         build.export(path)
-    assert str(caught.value) == (
-        f"cannot write {path}\n"
-        f"  where: directory {path.parent}\n"
-        "  why: No such file or directory\n"
-        "  what to do: choose an output path in a directory that exists, is writable and has space"
-    )
 
 
 def test_a_directory_that_cannot_be_written_is_an_error(build: Build, tmp_path: Path) -> None:
@@ -177,21 +174,15 @@ def test_a_directory_that_cannot_be_written_is_an_error(build: Build, tmp_path: 
 
 
 def test_a_refused_directory_is_an_error_for_root_too(
-    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     def refuse(*_args: object, **_kwargs: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr("tempfile.mkdtemp", refuse)
     path = tmp_path / "model.so"
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         build.export(path)
-    assert str(caught.value) == (
-        f"cannot write {path}\n"
-        f"  where: directory {tmp_path}\n"
-        "  why: Permission denied\n"
-        "  what to do: choose an output path in a directory that exists, is writable and has space"
-    )
 
 
 # -- failures leave what was there ---------------------------------------------------------------
@@ -289,15 +280,11 @@ def test_a_full_disk(build: Build, existing: Path, monkeypatch: pytest.MonkeyPat
     assert (error.what, error.why) == (f"cannot write {existing}", "No space left on device")
 
 
-def test_a_directory_in_the_place_of_the_file(build: Build, tmp_path: Path) -> None:
+def test_a_directory_in_the_place_of_the_file(
+    build: Build, tmp_path: Path, messages: Messages
+) -> None:
     path = tmp_path / "model.so"
     path.mkdir()
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         build.export(path)
-    assert str(caught.value) == (
-        f"cannot write {path}\n"
-        f"  where: {path}\n"
-        "  why: Is a directory\n"
-        "  what to do: choose another output path"
-    )
     assert [found.name for found in tmp_path.iterdir()] == ["model.so"]

@@ -8,6 +8,7 @@ import pytest
 
 from ibert_tvm.targets import TargetError, cpu_features, get_target, host_target, missing_features
 from ibert_tvm.targets.x86 import X86_64_V3, X86_AVX512_VNNI
+from tests.snapshots import Messages
 
 CPUINFO = """\
 processor\t: 0
@@ -116,15 +117,9 @@ def test_the_best_arm_description_that_fits_is_taken(
     assert missing_features(target, features) == ()
 
 
-def test_an_arm_machine_that_lists_nothing_is_refused() -> None:
-    with pytest.raises(TargetError) as caught:
+def test_an_arm_machine_that_lists_nothing_is_refused(messages: Messages) -> None:
+    with messages.raises(TargetError):
         host_target(frozenset(), "aarch64")
-    assert str(caught.value) == (
-        "cannot compile for 'host'\n"
-        "  where: this machine (aarch64)\n"
-        "  why: no description fits its processor: /proc/cpuinfo lists too few features\n"
-        "  what to do: compile with --target rpi4"
-    )
 
 
 def test_what_the_kernel_tells_a_process_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,15 +142,9 @@ def test_what_the_kernel_tells_a_process_counts_too(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("machine", ["armv7l", "riscv64"])
-def test_another_machine_is_refused(machine: str) -> None:
-    with pytest.raises(TargetError) as caught:
+def test_another_machine_is_refused(machine: str, messages: Messages) -> None:
+    with messages.raises(TargetError):
         host_target(frozenset({"neon"}), machine)
-    assert str(caught.value) == (
-        "cannot compile for 'host'\n"
-        f"  where: this machine ({machine})\n"
-        "  why: host detection knows 64-bit ARM and x86-64\n"
-        "  what to do: name a target explicitly; `ibert targets` lists them"
-    )
 
 
 def test_windows_spelling_of_the_machine_is_known() -> None:

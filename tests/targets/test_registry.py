@@ -12,6 +12,7 @@ from ibert_tvm.targets import (
     list_targets,
     target_names,
 )
+from tests.snapshots import Messages
 
 X86 = ("x86-64", "x86-64-v3", "x86-avx-vnni", "x86-avx512-vnni")
 BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv6-softfloat", "armv7-neon", "rpi4")
@@ -30,27 +31,11 @@ def test_every_name_is_a_target_of_that_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("x86-64-v4", "did you mean 'x86-64-v3'? "),
-        ("hosts", "did you mean 'host'? "),
-        ("avx512-vnni", "did you mean 'x86-avx512-vnni'? "),
-        ("rpi5", "did you mean 'rpi4'? "),
-        ("cortexm4", "did you mean 'cortex-m4'? "),
-        ("a10", "did you mean 'a100'? "),
-        ("", ""),
-    ],
+    "name", ["x86-64-v4", "hosts", "avx512-vnni", "rpi5", "cortexm4", "a10", ""]
 )
-def test_an_unknown_target_lists_those_there_are(name: str, hint: str) -> None:
-    with pytest.raises(TargetError) as caught:
+def test_an_unknown_target_lists_those_there_are(name: str, messages: Messages) -> None:
+    with messages.raises(TargetError):
         get_target(name)
-    assert str(caught.value) == (
-        f"unknown target {name!r}\n"
-        "  where: --target\n"
-        "  why: no target description has that name\n"
-        f"  what to do: {hint}use one of: {', '.join(NAMES)}; "
-        "or cuda:sm_XX for another GPU"
-    )
 
 
 @pytest.mark.parametrize("name", BOARDS + MICROCONTROLLERS)
@@ -130,22 +115,8 @@ def test_the_runtime_is_the_targets_first_unless_another_is_asked_for() -> None:
     assert check_runtime(get_target("armv7-neon"), None) == "none"
 
 
-def test_a_runtime_that_a_target_does_not_have_is_refused() -> None:
-    with pytest.raises(TargetError) as caught:
+def test_a_runtime_that_a_target_does_not_have_is_refused(messages: Messages) -> None:
+    with messages.raises(TargetError):
         check_runtime(get_target("armv7-neon"), "tvm")
-    assert str(caught.value) == (
-        "no runtime 'tvm' for target 'armv7-neon'\n"
-        "  where: --runtime\n"
-        "  why: there is no package of TVM for this processor, so nothing could load the library, "
-        "nor could it be checked here\n"
-        "  what to do: use --runtime none: a library with a plain C interface, which needs "
-        "nothing but libc"
-    )
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_runtime(get_target("x86-64"), "onnx")
-    assert str(caught.value) == (
-        "unknown runtime 'onnx'\n"
-        "  where: --runtime\n"
-        "  why: a compiled model is run by TVM's runtime, or by none\n"
-        "  what to do: use one of: tvm, none"
-    )

@@ -8,6 +8,7 @@ import pytest
 
 from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.targets.toolchain import compiles_for, find_linker
+from tests.snapshots import Messages
 
 TARGET = get_target("x86-64")
 
@@ -50,21 +51,14 @@ def test_the_environment_variable_wins(programs: Path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "looked_for"),
-    [(None, "gcc, cc, clang"), ("icc", "icc"), ("ccache gcc", "ccache gcc"), (" ", " ")],
+    "variable", [None, "icc", "ccache gcc", " "], ids=["unset", "icc", "ccache gcc", "blank"]
 )
-def test_no_compiler_is_an_error(programs: Path, monkeypatch, variable, looked_for) -> None:
+def test_no_compiler_is_an_error(programs: Path, monkeypatch, variable, messages: Messages) -> None:
     if variable is not None:
         program(programs, "clang")
         monkeypatch.setenv("CC", variable)
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         find_linker(TARGET)
-    assert str(caught.value) == (
-        "no C compiler to link for target 'x86-64'\n"
-        f"  where: PATH (looked for {looked_for})\n"
-        "  why: the library's weights are assembled and linked by the system's C compiler\n"
-        "  what to do: install one (Debian: apt-get install gcc binutils), or set CC"
-    )
 
 
 # -- compilers for another machine ---------------------------------------------------------------
@@ -113,30 +107,20 @@ def test_on_the_board_its_own_compiler_serves(empty: Path) -> None:
     assert find_linker(BOARD) == (gcc, *FLAGS)
 
 
-def test_the_targets_variable_wins_and_must_be_right(empty: Path, monkeypatch) -> None:
+def test_the_targets_variable_wins_and_must_be_right(
+    empty: Path, monkeypatch, messages: Messages
+) -> None:
     compiler(empty, "arm-linux-gnueabihf-gcc", "arm-linux-gnueabihf")
     mine = compiler(empty, "my-gcc", "arm-none-linux-gnueabihf")
     monkeypatch.setenv("CC", compiler(empty, "sdk-gcc", "arm-linux-gnueabihf"))
     monkeypatch.setenv("IBERT_CC_ARMV7_NEON", "my-gcc -B/tools")
     assert find_linker(BOARD) == (mine, "-B/tools", *FLAGS)
     compiler(empty, "my-gcc", "x86_64-linux-gnu")
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         find_linker(BOARD)
-    assert str(caught.value) == (
-        "the C compiler for target 'armv7-neon' is one for another machine\n"
-        "  where: environment variable IBERT_CC_ARMV7_NEON='my-gcc -B/tools'\n"
-        "  why: asked -dumpmachine it says 'x86_64-linux-gnu'; the target is arm-linux-gnueabihf\n"
-        "  what to do: name a compiler for arm-linux-gnueabihf, or unset IBERT_CC_ARMV7_NEON"
-    )
     monkeypatch.setenv("IBERT_CC_ARMV7_NEON", "missing-gcc")
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         find_linker(BOARD)
-    assert str(caught.value) == (
-        "no C compiler to link for target 'armv7-neon'\n"
-        "  where: environment variable IBERT_CC_ARMV7_NEON='missing-gcc'\n"
-        "  why: there is no such program\n"
-        "  what to do: name a compiler for armv7-neon, or unset IBERT_CC_ARMV7_NEON"
-    )
 
 
 def test_the_targets_variable_chooses_a_compiler_for_the_host_too(
@@ -148,16 +132,11 @@ def test_the_targets_variable_chooses_a_compiler_for_the_host_too(
     assert find_linker(TARGET) == (mine, "-m64")
 
 
-def test_no_cross_compiler_is_an_error_that_names_the_packages(empty: Path) -> None:
-    with pytest.raises(TargetError) as caught:
+def test_no_cross_compiler_is_an_error_that_names_the_packages(
+    empty: Path, messages: Messages
+) -> None:
+    with messages.raises(TargetError):
         find_linker(BOARD)
-    assert str(caught.value) == (
-        "no C compiler to link for target 'armv7-neon'\n"
-        "  where: PATH (looked for arm-linux-gnueabihf-gcc)\n"
-        "  why: the library's weights are assembled and linked by the target's C compiler\n"
-        "  what to do: install it (Debian: apt-get install gcc-arm-linux-gnueabihf "
-        "libc6-dev-armhf-cross), or set IBERT_CC_ARMV7_NEON"
-    )
 
 
 def test_compilers_for_other_machines_are_named(empty: Path) -> None:

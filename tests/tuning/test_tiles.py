@@ -26,6 +26,7 @@ from ibert_tvm.schedules.tuning.stored import tile_from_json
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.examples import examples
 from tests.processes import without_torch
+from tests.snapshots import Messages
 from tests.twins import runnable_target
 
 ROWS, DEPTH = 24, 16
@@ -180,20 +181,14 @@ def test_microcontrollers_and_row_operations_are_not_tuned() -> None:
     assert tile_space(linear(board)[0], board) == []
 
 
-def test_decisions_are_checked() -> None:
+def test_decisions_are_checked(messages: Messages) -> None:
     with pytest.raises(ValueError, match="LinearTile: rows is 0"):
         LinearTile(0, 1)
     with pytest.raises(ValueError, match="LinearTile: prefetch is 2"):
         LinearTile(1, 1, prefetch=2)
     func, _ = linear(get_target("x86-64"))
-    with pytest.raises(ScheduleError) as caught:
+    with messages.raises(ScheduleError):
         tile_of(with_tile(func, AttentionTile(1, 1, 1, 1)), LinearTile)
-    assert str(caught.value) == (
-        "a kernel was given the decisions of another kind\n"
-        "  where: a\n"
-        "  why: they are context_rows, context_vectors, score_rows, score_vectors\n"
-        "  what to do: give those of LinearTile"
-    )
     assert tile_of(func, LinearTile) is None
     tile = LinearTile(2, 3, unroll=4)
     assert tile_of(with_tile(func, tile), LinearTile) == tile

@@ -16,6 +16,7 @@ from ibert_tvm.targets.aot.c_source import kernels_source
 from ibert_tvm.targets.aot.library import api_functions
 from ibert_tvm.targets.aot.symbols import check_undefined, undefined_symbols
 from ibert_tvm.targets.toolchain import find_linker
+from tests.snapshots import Messages
 from tests.targets.fp_audit import floating_point_instructions
 
 pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
@@ -139,45 +140,21 @@ def test_the_examples_build_and_run(library_path: Path, tmp_path: Path, example:
 # -- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("undefined", "why"),
-    [
-        (
-            "__TVMBackendParallelLaunch",
-            "it needs TVM's runtime, which code without runtime does not have",
-        ),
-        (
-            "__mulsf3",
-            "code without runtime may call memory functions, integer helpers of the compiler and "
-            "microkernels only: no operating system, no floating point",
-        ),
-    ],
-)
-def test_a_kernel_that_calls_something_else_is_refused(compiled, undefined: str, why: str) -> None:
+@pytest.mark.parametrize("undefined", ["__TVMBackendParallelLaunch", "__mulsf3"])
+def test_a_kernel_that_calls_something_else_is_refused(
+    compiled, undefined: str, messages: Messages
+) -> None:
     target = replace(compiled.target, name="a-target")
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_undefined("ibert_kernel_x", ["memcpy", undefined], target)
-    assert str(caught.value) == (
-        f"a kernel calls {undefined}\n"
-        "  where: kernel ibert_kernel_x, target 'a-target'\n"
-        f"  why: {why}\n"
-        "  what to do: report this model and target; `--runtime tvm` may serve it meanwhile"
-    )
     check_undefined("ibert_kernel_x", ["memset", undefined], target, provided=[undefined])
 
 
-def test_a_header_that_somebody_wrote_is_kept(compiled, tmp_path: Path) -> None:
+def test_a_header_that_somebody_wrote_is_kept(compiled, tmp_path: Path, messages: Messages) -> None:
     header = tmp_path / "model.h"
     header.write_text("int mine;\n")
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         compiled.export(tmp_path / "model.so")
-    assert str(caught.value) == (
-        f"cannot write {header}\n"
-        f"  where: {header}\n"
-        "  why: there is a file of that name that ibert_tvm did not generate, and the library's "
-        "header goes there\n"
-        "  what to do: choose another output path"
-    )
     assert header.read_text() == "int mine;\n"
     assert [path.name for path in tmp_path.iterdir()] == ["model.h"]
 
@@ -206,24 +183,10 @@ def test_metadata_say_how_to_call_it(compiled, library_path: Path) -> None:
         assert [k["layer"] for k in listed["kernels"]] == [call.layer for call in function.calls]
 
 
-def test_only_known_forms_are_compiled(quantized) -> None:
-    for emit, runtime, message in (
-        (
-            "asm",
-            "none",
-            "unknown form 'asm'\n  why: kernels are objects or C\n  what to do: use objects or c",
-        ),
-        (
-            "c",
-            "tvm",
-            "kernels as C sources cannot be run by TVM's runtime\n"
-            "  why: it calls functions of another form\n"
-            "  what to do: compile with runtime none",
-        ),
-    ):
-        with pytest.raises(ibert_errors().UsageError) as caught:
+def test_only_known_forms_are_compiled(quantized, messages: Messages) -> None:
+    for emit, runtime in (("asm", "none"), ("c", "tvm")):
+        with messages.raises(ibert_errors().UsageError):
             ibert.compile(quantized, "host", [(1, 8)], runtime=runtime, emit=emit)
-        assert str(caught.value) == message
 
 
 def ibert_errors():

@@ -22,6 +22,7 @@ from ibert_tvm.targets.machines import BareMetal, Toolchain
 from ibert_tvm.targets.machines.thumb import THUMB
 from ibert_tvm.targets.machines.x86_64 import X86_64
 from ibert_tvm.targets.toolchain import find_linker
+from tests.snapshots import Messages
 
 assert isinstance(THUMB.system, BareMetal)
 # This machine's instructions, as if there were no operating system.
@@ -144,18 +145,14 @@ def test_loops_become_serial() -> None:
     assert kinds == {int(tirx.ForKind.SERIAL)}
 
 
-def test_a_call_of_the_runtime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_of_the_runtime_is_refused(
+    monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     """Such symbols are weak: a linker would take them for granted, and a run would fault."""
     monkeypatch.setattr(lower, "serialised", lambda func: func)
     kernel = lowered(_SUMS.format(size=16), "sums", 1024, target_of())
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         kernel_object("ibert_kernel_x", kernel.function, target_of())
-    assert str(caught.value) == (
-        "a kernel calls __TVMBackendParallelLaunch\n"
-        "  where: kernel ibert_kernel_x, target 'x86-64'\n"
-        "  why: it needs TVM's runtime, which code without runtime does not have\n"
-        "  what to do: report this model and target; `--runtime tvm` may serve it meanwhile"
-    )
 
 
 def test_floating_point_on_a_processor_without_it_is_refused() -> None:
@@ -167,15 +164,9 @@ def test_floating_point_on_a_processor_without_it_is_refused() -> None:
         kernel_object("ibert_kernel_x", kernel.function, description)
 
 
-def test_a_buffer_of_unknown_size_is_refused() -> None:
+def test_a_buffer_of_unknown_size_is_refused(messages: Messages) -> None:
     size = tirx.Var("n", "int32")
     buffer = tirx.decl_buffer((size,), "int32", "some")
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         lower.buffer_bytes(buffer)
-    assert str(caught.value) == (
-        "a kernel has a buffer of a size that is not known\n"
-        "  where: buffer some\n"
-        "  why: code without runtime takes no memory at run time\n"
-        "  what to do: report this model"
-    )
     assert lower.buffer_bytes(tirx.decl_buffer((3, 5), "int16")) == 30

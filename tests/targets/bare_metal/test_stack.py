@@ -12,6 +12,7 @@ from ibert_tvm.targets.bare_metal import verification
 from ibert_tvm.targets.bare_metal.stack import StackUse, frame_bytes, stack_use
 from ibert_tvm.targets.disassembly import parse
 from ibert_tvm.targets.machines import Function, StackError
+from tests.snapshots import Messages
 
 RULES = verification.bare_metal(get_target("cortex-m4")).stack
 
@@ -84,15 +85,11 @@ def test_rounding_the_stack_pointer_down_counts() -> None:
 
 
 @pytest.mark.parametrize("body", [("sub.w sp, sp, r3",), ("ldr r3, [r0, #4]", "sub.w sp, sp, r3")])
-def test_a_frame_that_is_not_in_the_code_is_refused(body: tuple[str, ...]) -> None:
-    with pytest.raises(StackError) as error:
+def test_a_frame_that_is_not_in_the_code_is_refused(
+    body: tuple[str, ...], messages: Messages
+) -> None:
+    with messages.raises(StackError):
         _frame(*body)
-    assert str(error.value) == (
-        "the stack use of the package cannot be bounded\n"
-        "  where: function f\n"
-        "  why: it lowers the stack pointer by r3, which is not a constant\n"
-        "  what to do: this is a defect of the compiler: please report it"
-    )
 
 
 GRAPH = """\
@@ -141,15 +138,9 @@ def test_recursion_is_refused() -> None:
 
 @pytest.mark.parametrize("line", ["\t@ <UNDEFINED> instruction: 0xffff", ".inst\t0xffff"])
 def test_what_is_no_instruction_is_refused(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     listing = f"00000100 <f>:\n  102:\t{line}\n"
     monkeypatch.setattr(verification, "disassemble", lambda *_: listing)
-    with pytest.raises(TargetError) as error:
+    with messages.raises(TargetError):
         verification.read_functions(tmp_path / "image", get_target("cortex-m4"))
-    assert str(error.value) == (
-        "the code holds something that is no instruction\n"
-        "  where: target 'cortex-m4', function f at 0x102\n"
-        f"  why: the disassembler says: {line.strip()}\n".replace("\t", " ")
-        + "  what to do: this is a defect of the compiler or of the disassembler: please report it"
-    )

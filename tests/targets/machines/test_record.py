@@ -16,6 +16,7 @@ from ibert_tvm.targets.machines.aarch64 import AARCH64
 from ibert_tvm.targets.machines.arm import ARM
 from ibert_tvm.targets.machines.thumb import THUMB
 from ibert_tvm.targets.machines.x86_64 import X86_64
+from tests.snapshots import Messages
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDERS = ("ibert_tvm", "relay_passes", "schedules", "targets")
@@ -46,65 +47,50 @@ def test_a_missing_part_is_an_error(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "changes", "why"),
+    ("machine", "changes"),
     [
-        (AARCH64, {"title": ""}, "title is empty"),
-        (AARCH64, {"bits": 16}, "bits is 16, not 32 or 64"),
-        (AARCH64, {"is_floating_point": None}, "is_floating_point is no function"),
-        (ARM, {"float_use": None}, "float_use is missing: nothing tells its float_abis apart"),
-        (
-            ARM,
-            {"float_abis": ("soft", "softfp")},
-            "toolchains has none for the float ABI ['softfp']",
-        ),
-        (
-            X86_64,
-            {"emulator": Emulator("qemu-x86_64", "qemu-user")},
-            "an emulator needs the C library of a toolchain, which is missing",
-        ),
-        (AARCH64, {"system": _NO_NAMES}, "system.names is empty"),
-        (AARCH64, {"system": _UPPER}, "system.names are not in lower case"),
-        (AARCH64, {"system": _OTHER}, "system.runtimes are ('onnx',), not of ('tvm', 'none')"),
-        (THUMB, {"toolchains": {}, "emulator": None}, "a microcontroller needs a toolchain"),
+        (AARCH64, {"title": ""}),
+        (AARCH64, {"bits": 16}),
+        (AARCH64, {"is_floating_point": None}),
+        (ARM, {"float_use": None}),
+        (ARM, {"float_abis": ("soft", "softfp")}),
+        (X86_64, {"emulator": Emulator("qemu-x86_64", "qemu-user")}),
+        (AARCH64, {"system": _NO_NAMES}),
+        (AARCH64, {"system": _UPPER}),
+        (AARCH64, {"system": _OTHER}),
+        (THUMB, {"toolchains": {}, "emulator": None}),
     ],
 )
 def test_an_incomplete_record_is_refused(
-    machine: Machine, changes: dict[str, Any], why: str
+    machine: Machine, changes: dict[str, Any], messages: Messages
 ) -> None:
-    with pytest.raises(ValueError) as caught:
+    with messages.raises(ValueError):
         replace(machine, **changes)
-    assert str(caught.value) == f"machine {machine.name!r}: {why}"
 
 
 @pytest.mark.parametrize("part", ["start_up", "compilers"])
-def test_a_microcontroller_without_a_part_is_refused(part: str) -> None:
+def test_a_microcontroller_without_a_part_is_refused(part: str, messages: Messages) -> None:
     assert isinstance(THUMB.system, BareMetal)
     changes: dict[str, Any] = {part: ""}
-    with pytest.raises(ValueError) as caught:
+    with messages.raises(ValueError):
         replace(THUMB, system=replace(THUMB.system, **changes))
-    assert str(caught.value) == f"machine 'thumb': system.{part} is empty"
 
 
 @pytest.mark.parametrize(
-    ("target", "changes", "why"),
+    ("target", "changes"),
     [
-        (
-            "rpi4",
-            {"machine": X86_64, "emulated": ""},
-            "tvm_target is for aarch64-linux-gnu, machine is x86-64",
-        ),
-        ("rpi4", {"float_abi": "hard"}, "float_abi is 'hard', machine aarch64 has ''"),
-        ("cortex-m4", {"float_abi": "hard"}, "float_abi is 'hard', machine thumb has 'soft'"),
-        ("x86-64", {"emulated": "max"}, "machine x86-64 has no emulator for max"),
-        ("t4", {"machine": AARCH64}, "tvm_target is for x86_64-linux-gnu, machine is aarch64"),
+        ("rpi4", {"machine": X86_64, "emulated": ""}),
+        ("rpi4", {"float_abi": "hard"}),
+        ("cortex-m4", {"float_abi": "hard"}),
+        ("x86-64", {"emulated": "max"}),
+        ("t4", {"machine": AARCH64}),
     ],
 )
 def test_a_target_that_contradicts_its_machine_is_refused(
-    target: str, changes: dict[str, Any], why: str
+    target: str, changes: dict[str, Any], messages: Messages
 ) -> None:
-    with pytest.raises(ValueError) as caught:
+    with messages.raises(ValueError):
         replace(get_target(target), **changes)
-    assert str(caught.value) == f"target {target!r}: {why}"
 
 
 # -- nobody else lists machines --------------------------------------------------------------------

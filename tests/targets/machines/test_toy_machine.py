@@ -31,6 +31,7 @@ from ibert_tvm.targets.machines import Linux, Machine
 from ibert_tvm.targets.rpc import BoardDescription
 from ibert_tvm.targets.toolchain import compiles_for
 from tests.arm.small_bert import small_bert
+from tests.snapshots import Messages
 
 _FLOATING = re.compile(r"f(?!ence)\w+\.[sdhq](?:\.\w+)*|c?\.?f[ls][dw](?:sp)?")
 
@@ -141,43 +142,25 @@ def _refused(description: TargetDescription) -> str:
     return str(caught.value)
 
 
-def test_a_second_target_of_a_name_is_refused(board: TargetDescription) -> None:
+def test_a_second_target_of_a_name_is_refused(board: TargetDescription, messages: Messages) -> None:
     for name in ("toy-board", "rpi4"):
-        assert _refused(replace(board, name=name)) == (
-            "the target cannot be registered\n"
-            f"  where: target '{name}'\n"
-            "  why: there is a target of that name\n"
-            "  what to do: choose another name"
-        )
+        with messages.raises(TargetError):
+            register_target(replace(board, name=name))
 
 
 @pytest.mark.parametrize("name", ["", "host", " x", "cuda:sm_75", "t4+a100"])
-def test_a_name_that_cannot_be_one_is_refused(name: str) -> None:
-    assert _refused(replace(BOARD, name=name)) == (
-        "the target cannot be registered\n"
-        f"  where: target {name!r}\n"
-        "  why: its name is empty or reserved\n"
-        "  what to do: choose another name"
-    )
+def test_a_name_that_cannot_be_one_is_refused(name: str, messages: Messages) -> None:
+    with messages.raises(TargetError):
+        register_target(replace(BOARD, name=name))
 
 
-def test_two_machines_of_one_name_are_refused(board: TargetDescription) -> None:
+def test_two_machines_of_one_name_are_refused(board: TargetDescription, messages: Messages) -> None:
     other = replace(board, name="other", machine=replace(TOY, title="another"))
-    assert _refused(other) == (
-        "the target cannot be registered\n"
-        "  where: target 'other'\n"
-        "  why: there is another machine 'toy'\n"
-        "  what to do: use that machine, or choose another name for this one"
-    )
+    with messages.raises(TargetError):
+        register_target(other)
 
 
-def test_only_registered_targets_can_be_removed() -> None:
+def test_only_registered_targets_can_be_removed(messages: Messages) -> None:
     for name in ("toy-board", "rpi4"):
-        with pytest.raises(TargetError) as caught:
+        with messages.raises(TargetError):
             unregister_target(name)
-        assert str(caught.value) == (
-            "the target cannot be removed\n"
-            f"  where: target '{name}'\n"
-            "  why: no registered target has that name\n"
-            "  what to do: only targets of register_target can be removed"
-        )
