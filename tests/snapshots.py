@@ -2,9 +2,9 @@
 
 A test takes the fixture `messages` and writes ``with messages.raises(TargetError): ...`` instead
 of repeating the text. The record holds each text under the name of its test; what depends on the
-machine stands in braces. ``pytest --update-snapshots -n 0`` rewrites the records from the tests
-that it runs; the difference is reviewed like any other. An entry that its test no longer makes
-fails that test, an entry without a test fails the record, which is collected with its folder.
+machine stands in braces. ``pytest --update-snapshots -n 0`` runs tests with messages only and
+rewrites the records; the difference is reviewed like any other. An entry that its test no longer
+makes fails that test, and one without a test fails the record, which is collected with its folder.
 """
 
 from __future__ import annotations
@@ -100,8 +100,9 @@ class Messages:
     def check(self, text: str, **parts: object) -> None:
         """Compare a text with the record.
 
-        ``folder=path`` records ``{folder}`` for every occurrence of ``str(path)``. The test's
-        ``tmp_path``, other temporary folders, the checkout and addresses are replaced anyway.
+        ``folder=path`` records ``{folder}`` for every occurrence of ``str(path)``, and a compiled
+        regular expression for every match. The test's ``tmp_path``, other temporary folders, the
+        checkout and addresses are replaced anyway.
         """
         text = self._without_places(text, parts)
         name = name_of(self._item) + (f" #{len(self._used) + 1}" if self._used else "")
@@ -120,7 +121,8 @@ class Messages:
         if "tmp_path" in own:
             places["tmp_path"] = own["tmp_path"]
         for name, place in sorted(places.items(), key=lambda each: -len(str(each[1]))):
-            text = text.replace(str(place), f"{{{name}}}")
+            pattern = place if isinstance(place, re.Pattern) else re.escape(str(place))
+            text = re.sub(pattern, f"{{{name}}}", text)
         text = re.sub(rf"{re.escape(str(self._temporary))}/([^/\s]*?)\d+\b", r"{tmp}/\1", text)
         text = text.replace(str(self._temporary), "{tmp}").replace(str(ROOT), "{root}")
         return re.sub(r"\b0x[0-9a-f]{8,}\b", "{address}", text)
@@ -182,11 +184,18 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Note which tests have messages, before options choose among them."""
+    """Note which tests have messages, before options choose among them; an update runs no other."""
     for item in items:
         tests = config.stash[_COLLECTED].setdefault(item.path, set())
         if "messages" in getattr(item, "fixturenames", ()):
             tests.add(name_of(item))
+    if config.getoption(UPDATE):
+        collected = config.stash[_COLLECTED]
+        items[:] = [
+            item
+            for item in items
+            if isinstance(item, _RecordItem) or name_of(item) in collected[item.path]
+        ]
 
 
 @pytest.hookimpl(wrapper=True)

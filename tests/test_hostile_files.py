@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import resource
 import struct
 import time
@@ -37,6 +38,7 @@ from ibert_tvm.targets.rpc.errors import BoardError
 from ibert_tvm.targets.rpc.processor import BoardDescription
 from ibert_tvm.targets.seal import seal_library
 from tests.runtime.conftest import TinyModel
+from tests.snapshots import Messages
 
 DEEP = "[" * 100_000
 DOCUMENTATION = Path(__file__).parents[1] / "docs" / "security.md"
@@ -73,50 +75,50 @@ def _npz(file: Path, content: bytes, compression: int = zipfile.ZIP_STORED) -> P
 
 _SHAPE = "{'descr': '%s', 'fortran_order': False, 'shape': %s}"
 _HEADERS = {
-    "58 TiB": (_SHAPE % ("<i8", "(8000000000000,)"), "8000000000000 entries of int64 are stated"),
-    "overflow": (_SHAPE % ("<i8", f"({2**62}, {2**62})"), f"{2**124} entries of int64 are stated"),
-    "negative": (_SHAPE % ("<i8", "(-1,)"), "its shape is (-1,)"),
-    "rank": (_SHAPE % ("<i8", (1,) * 9), "its shape is (1, 1"),
-    "nested": ("(" * 900, "its header is damaged"),
-    "nested lists": (_SHAPE % ("<i8", "[" * 800), "its header is damaged"),
-    "call": (_SHAPE % ("<i8", "(exit(),)"), "its header is damaged"),
-    "strings": (_SHAPE % ("<U9", "(0,)"), "its entries are <U9, not numbers"),
-    "objects": (_SHAPE % ("|O", "(0,)"), "its entries are object, not numbers"),
-    "long": (" " * 9000, "its header is damaged"),
-    "empty": ("", "its header is damaged"),
+    "58 TiB": _SHAPE % ("<i8", "(8000000000000,)"),
+    "overflow": _SHAPE % ("<i8", f"({2**62}, {2**62})"),
+    "negative": _SHAPE % ("<i8", "(-1,)"),
+    "rank": _SHAPE % ("<i8", (1,) * 9),
+    "nested": "(" * 900,
+    "nested lists": _SHAPE % ("<i8", "[" * 800),
+    "call": _SHAPE % ("<i8", "(exit(),)"),
+    "strings": _SHAPE % ("<U9", "(0,)"),
+    "objects": _SHAPE % ("|O", "(0,)"),
+    "long": " " * 9000,
+    "empty": "",
 }
 
 
 @pytest.mark.parametrize("case", _HEADERS)
-def test_headers_of_arrays(tmp_path: Path, case: str) -> None:
-    header, why = _HEADERS[case]
-    file = _npz(tmp_path / "a.npz", _npy(header))
-    with _bounded(), pytest.raises(DocumentError) as caught:
+def test_headers_of_arrays(tmp_path: Path, case: str, messages: Messages) -> None:
+    file = _npz(tmp_path / "a.npz", _npy(_HEADERS[case]))
+    with _bounded(), messages.raises(DocumentError):
         read_arrays(file)
-    assert caught.value.what.startswith(why)
-    assert caught.value.where == "input_ids.npy"
 
 
-def test_compressed_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     assert array_file.MAX_EXPANDED_BYTES == 2**29
     monkeypatch.setattr(array_file, "MAX_EXPANDED_BYTES", 2**20)
     file = _npz(tmp_path / "a.npz", bytes(2**20 + 1), zipfile.ZIP_DEFLATED)
-    with pytest.raises(DocumentError, match=r"^its compressed arrays take 1048577 bytes"):
+    with messages.raises(DocumentError):
         read_arrays(file)
 
 
 @pytest.mark.parametrize(
-    ("at", "value", "why"),
-    [(6, 1, "it is encrypted"), (8, 99, "it is compressed in a way that is not known")],
+    ("at", "value"),
+    [(6, 1), (8, 99)],
 )
-def test_archives_that_are_not_read(tmp_path: Path, at: int, value: int, why: str) -> None:
+def test_archives_that_are_not_read(
+    tmp_path: Path, at: int, value: int, messages: Messages
+) -> None:
     """Flags and methods stand in the local header and in the directory, two bytes further."""
     content = bytearray(_npz(tmp_path / "a.npz", _npy("")).read_bytes())
     content[at] = content[content.index(b"PK\x01\x02") + at + 2] = value
     (tmp_path / "a.npz").write_bytes(content)
-    with pytest.raises(DocumentError) as caught:
+    with messages.raises(DocumentError):
         read_arrays(tmp_path / "a.npz")
-    assert caught.value.what == why
 
 
 @settings(max_examples=300, deadline=None)
@@ -146,63 +148,55 @@ _CONFIG = json.dumps({"model_type": "bert", "architectures": ["BertModel"]})
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "why"),
+    ("name", "content"),
     [
-        ("config.json", DEEP, "arrays and objects are nested too deep"),
-        ("config.json", '{"a": ' + "9" * 6000 + "}", "a number has 6000 characters"),
-        ("config.json", '{"model_type": []}', "model_type; it is []; a string or null is needed"),
-        ("config.json", '{"model_type": "bert", "architectures": {"a": 1}}', "architectures; it"),
-        ("modules.json", DEEP, "arrays and objects are nested too deep"),
-        ("modules.json", '{"a": 1}', 'it is {"a": 1}; a list is needed'),
-        ("modules.json", "[3]", "[0]; it is 3; an object is needed"),
-        ("modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": "../x"}]',
-         "it says '../x'"),
-        ("model.safetensors.index.json", DEEP, "arrays and objects are nested too deep"),
-        ("model.safetensors.index.json", "[]", "it is []; an object is needed"),
-        ("model.safetensors.index.json", '{"weight_map": []}', "weight_map; it is []; an object"),
-        ("model.safetensors.index.json", '{"weight_map": {"a": 3}}', "weight_map.a; it is 3; a "),
-        ("model.safetensors.index.json", '{"weight_map": {"a": "../b.safetensors"}}',
-         "it says '../b.safetensors'"),
-        ("model.safetensors.index.json", '{"weight_map": {"a": "/etc/passwd"}}', "it says '/etc/"),
+        ("config.json", DEEP),
+        ("config.json", '{"a": ' + "9" * 6000 + "}"),
+        ("config.json", '{"model_type": []}'),
+        ("config.json", '{"model_type": "bert", "architectures": {"a": 1}}'),
+        ("modules.json", DEEP),
+        ("modules.json", '{"a": 1}'),
+        ("modules.json", "[3]"),
+        ("modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": "../x"}]'),
+        ("model.safetensors.index.json", DEEP),
+        ("model.safetensors.index.json", "[]"),
+        ("model.safetensors.index.json", '{"weight_map": []}'),
+        ("model.safetensors.index.json", '{"weight_map": {"a": 3}}'),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "../b.safetensors"}}'),
+        ("model.safetensors.index.json", '{"weight_map": {"a": "/etc/passwd"}}'),
     ],
 )  # fmt: skip
-def test_documents_of_model_folders(tmp_path: Path, name: str, content: str, why: str) -> None:
+def test_documents_of_model_folders(
+    tmp_path: Path, name: str, content: str, messages: Messages
+) -> None:
     (tmp_path / "config.json").write_text(_CONFIG)
     (tmp_path / name).write_text(content)
-    with _bounded(), pytest.raises(ModelSourceError) as caught:
+    with _bounded(), messages.raises(ModelSourceError):
         HfFolder.read(tmp_path)
-    assert caught.value.why.startswith(why)
-    assert str(tmp_path / name) in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "n_layer", "encoder_layers", "depth"])
-def test_a_million_layers(tmp_path: Path, key: str) -> None:
+def test_a_million_layers(tmp_path: Path, key: str, messages: Messages) -> None:
     config = {"model_type": "bert", key: 10**6, "layer_norm_eps": 1e-12}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", 2) + b"{}")
-    with _bounded(), pytest.raises(ModelSourceError) as caught:
+    with _bounded(), messages.raises(ModelSourceError):
         HfFolder.read(tmp_path)
-    assert str(caught.value) == (
-        "config.json asks for too many layers\n"
-        f"  where: {tmp_path / 'config.json'}\n"
-        f"  why: {key} is 1000000; 1024 are allowed\n"
-        "  what to do: correct the file"
-    )
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300, "/x", "..", "a/../../b"])
-def test_places_outside_of_a_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ModelSourceError, match=r"^modules\.json names a file outside"):
+def test_places_outside_of_a_folder(tmp_path: Path, name: str, messages: Messages) -> None:
+    with messages.raises(ModelSourceError):
         inside(tmp_path, name, "modules.json")
 
 
-def test_weights_that_are_a_pipe(tmp_path: Path) -> None:
+def test_weights_that_are_a_pipe(tmp_path: Path, messages: Messages) -> None:
     import os
 
     os.mkfifo(tmp_path / "model.safetensors.index.json")
-    with pytest.raises(ModelSourceError, match="has no weights"):
+    with messages.raises(ModelSourceError):
         weight_files(tmp_path)
-    with pytest.raises(DocumentError, match="it is no regular file"):
+    with messages.raises(DocumentError):
         strict_json.read_json(tmp_path / "model.safetensors.index.json", 100, 3)
 
 
@@ -210,42 +204,38 @@ def test_weights_that_are_a_pipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [DEEP.encode(), b'{"a": ' + b"9" * 6000 + b"}", b"\xff"])
-def test_settings_of_tokenizers(content: bytes) -> None:
-    with _bounded(), pytest.raises(ModelError, match=r"^the tokenizer cannot be read"):
+def test_settings_of_tokenizers(content: bytes, messages: Messages) -> None:
+    with _bounded(), messages.raises(ModelError):
         tokenization.Tokenizer({"vocab.txt": b"[PAD]\n", "tokenizer_config.json": content})
 
 
-def test_a_text_of_50_mb() -> None:
+def test_a_text_of_50_mb(messages: Messages) -> None:
     tokenizer = tokenization.Tokenizer({"vocab.txt": b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n"})
-    with _bounded(), pytest.raises(tokenization.InputError, match=r"^text 1 is too long"):
+    with _bounded(), messages.raises(tokenization.InputError):
         tokenizer.encode(["a", "b" * 50_000_000], 16)
 
 
-def test_a_vocabulary_without_its_unknown_token() -> None:
+def test_a_vocabulary_without_its_unknown_token(messages: Messages) -> None:
     tokenizer = tokenization.Tokenizer({"vocab.txt": b"[PAD]\n[CLS]\n[SEP]\n"})
-    with pytest.raises(ModelError) as caught:
+    with messages.raises(ModelError):
         tokenizer.encode(["a"], 16)
-    assert str(caught.value) == (
-        "the tokenizer cannot be read\n"
-        "  where: its vocabulary and settings\n"
-        "  why: WordPiece error: Missing [UNK] token from the vocabulary\n"
-        "  what to do: copy the tokenizer files of the model again"
-    )
 
 
-def test_a_token_of_more_than_31_bits() -> None:
+def test_a_token_of_more_than_31_bits(messages: Messages) -> None:
     words = {"[PAD]": 2**31, "[UNK]": 1}
     model = {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"}
     text = json.dumps({"version": "1.0", "model": model, "added_tokens": []})
     tokenizer = tokenization.Tokenizer({"tokenizer.json": text.encode()})
-    with pytest.raises(ModelError, match="why: a token has the id 2147483648"):
+    with messages.raises(ModelError):
         tokenizer.encode(["a"], 16)
 
 
 # -- libraries that the linker left, and boards -------------------------------------------------
 
 
-def test_an_elf_file_whose_section_is_longer_than_a_disk(tmp_path: Path) -> None:
+def test_an_elf_file_whose_section_is_longer_than_a_disk(
+    tmp_path: Path, messages: Messages
+) -> None:
     """It made the writer of seals hash for ever, and take all memory."""
     import subprocess
 
@@ -257,41 +247,38 @@ def test_an_elf_file_whose_section_is_longer_than_a_disk(tmp_path: Path) -> None
     (headers,) = struct.unpack_from("<Q", content, 40)
     struct.pack_into("<Q", content, headers + 64 + 32, 2**62)  # sh_size of the first section
     file.write_bytes(content)
-    with _bounded(), pytest.raises(TargetError) as caught:
+    with _bounded(), messages.raises(TargetError):
         seal_library(file)
-    assert str(caught.value).startswith(
-        "the linked library model.so cannot be sealed\n  why: its ELF headers are damaged: section "
-    )
-    assert caught.value.todo == "check that there is space on the disk, and compile again"
 
 
 @pytest.mark.parametrize("field", [32, 40])
-def test_headers_behind_the_end_of_any_file(tmp_path: Path, field: int) -> None:
+def test_headers_behind_the_end_of_any_file(tmp_path: Path, field: int, messages: Messages) -> None:
     """A place that no file can be read at was a ValueError of Python's, found by fuzzing."""
     file = TinyModel().build(tmp_path / "model.so")
     content = bytearray(file.read_bytes()[: sealed_bytes(file)])
     struct.pack_into("<Q", content, field, 2**63)  # of program headers, of section headers
     file.write_bytes(content)
-    with pytest.raises(LibraryError) as caught:
+    with messages.raises(LibraryError, size=re.compile(r"\b\d{6}\b")):
         read_metadata(file)
-    assert caught.value.why.startswith(("its ELF headers are damaged: ", "it is truncated: "))
 
 
 @pytest.mark.parametrize(
     "text", ["capabilities x", "machine aarch64\ncapabilities 1", "processors"]
 )
-def test_what_a_board_says_of_itself(text: str) -> None:
-    with pytest.raises(BoardError) as caught:
+def test_what_a_board_says_of_itself(text: str, messages: Messages) -> None:
+    with messages.raises(BoardError):
         BoardDescription.parse(text)
-    assert caught.value.what == "what the board says about itself cannot be read"
 
 
 # -- the checker --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [float("nan"), 0, -1.0, 1e300, 1e-300, True, "1", None, 10**400])
-def test_no_scale(value: object) -> None:
-    with pytest.raises(DocumentError, match=r"^it is .*\n  where: a\[0\]$"):
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), 0, -1.0, 1e300, 1e-300, True, "1", None, pytest.param(10**400, id="10**400")],
+)
+def test_no_scale(value: object, messages: Messages) -> None:
+    with messages.raises(DocumentError):
         schema.check({"a": [value]}, {"a": [schema.SCALE]})
 
 

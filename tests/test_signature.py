@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.verification.signature import check_signature, sign, signature_file
 from tests.artefact.conftest import make_quantized
 from tests.runtime.conftest import TinyModel
+from tests.snapshots import Messages
 
 _PEM = serialization.Encoding.PEM
 
@@ -60,26 +62,23 @@ MAKERS = (_folder, _library, _package)
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_what_was_signed_passes_with_its_key_alone(
-    tmp_path: Path, make: Callable[[Path], Path]
+    tmp_path: Path, make: Callable[[Path], Path], messages: Messages
 ) -> None:
     private, public = _keys(tmp_path, "mine")
     _, other = _keys(tmp_path, "other")
     path = make(tmp_path)
-    with pytest.raises(VerificationError) as caught:
+    with messages.raises(VerificationError):
         check_signature(path, public)
-    assert str(caught.value) == (
-        f"{path} is not signed with this key\n"
-        f"  why: there is no signature at {signature_file(path)}\n"
-        "  what to do: do not use it, unless you know who made it; `ibert sign` signs what you made"
-    )
     assert sign(path, private) == signature_file(path)
     assert len(check_signature(path, public)) == 16
-    with pytest.raises(VerificationError, match=r"says that the key '[0-9a-f]{16}' signed it"):
+    with messages.raises(VerificationError, key=re.compile(r"(?<=key ')\w+")):
         check_signature(path, other)
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_a_signature_of_another_content(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+def test_a_signature_of_another_content(
+    tmp_path: Path, make: Callable[[Path], Path], messages: Messages
+) -> None:
     private, public = _keys(tmp_path, "mine")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -96,26 +95,25 @@ def test_a_signature_of_another_content(tmp_path: Path, make: Callable[[Path], P
         replace(model, quantization={**model.quantization, "preset": "paper"}).save(second)
     sign(first, private)
     signature_file(second).write_bytes(signature_file(first).read_bytes())
-    with pytest.raises(VerificationError, match="is of another content"):
+    with messages.raises(VerificationError):
         check_signature(second, public)
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "why"),
+    ("field", "value"),
     [
-        ("signature", "00" * 64, "the signature was not made with this key"),
-        ("signature", "zz", "signature.json cannot be read: non-hexadecimal"),
-        ("signature", 3, "signature.json cannot be read: it is 3; a string is needed"),
-        ("version", 2, "signature.json cannot be read: it is 2; 1 is needed"),
+        ("signature", "00" * 64),
+        ("signature", "zz"),
+        ("signature", 3),
+        ("version", 2),
     ],
 )
-def test_a_forged_signature(tmp_path: Path, field: str, value: object, why: str) -> None:
+def test_a_forged_signature(tmp_path: Path, field: str, value: object, messages: Messages) -> None:
     private, public = _keys(tmp_path, "mine")
     file = sign(_folder(tmp_path), private)
     file.write_text(json.dumps({**json.loads(file.read_text()), field: value}))
-    with pytest.raises(VerificationError) as caught:
+    with messages.raises(VerificationError):
         check_signature(file.parent, public)
-    assert caught.value.why.startswith(why)
 
 
 def test_what_is_damaged_is_neither_signed_nor_accepted(tmp_path: Path) -> None:
@@ -143,25 +141,19 @@ def test_a_signed_folder_is_read_and_replaced_as_one_that_is_not(tmp_path: Path)
     assert not signature_file(folder).exists()
 
 
-def test_keys_that_cannot_be_used(tmp_path: Path) -> None:
+def test_keys_that_cannot_be_used(tmp_path: Path, messages: Messages) -> None:
     folder = _folder(tmp_path)
     private, public = _keys(tmp_path, "curve", ec.generate_private_key(ec.SECP256R1()))
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         sign(folder, private)
-    assert str(caught.value) == (
-        f"cannot read the private key {private}\n"
-        "  why: it is of another kind than Ed25519\n"
-        "  what to do: give an Ed25519 key as a PEM file without a passphrase: openssl genpkey "
-        "-algorithm ed25519 -out FILE"
-    )
-    with pytest.raises(UsageError, match="openssl pkey -in KEY -pubout"):
+    with messages.raises(UsageError):
         check_signature(folder, public)
     (tmp_path / "empty").write_bytes(b"")
     for file in (tmp_path / "empty", tmp_path / "none", tmp_path):
-        with pytest.raises(UsageError, match=r"^cannot read the private key"):
+        with messages.raises(UsageError, pem=re.compile("Unable to load PEM file.*")):
             sign(folder, file)
     mine, _ = _keys(tmp_path, "mine")
-    with pytest.raises(UsageError, match=r"^there is nothing to sign at"):
+    with messages.raises(UsageError):
         sign(tmp_path, mine)
 
 

@@ -9,19 +9,20 @@ from tests.snapshots import Messages, parse, render
 pytest_plugins = ["pytester"]
 
 SUBJECT = """
+import re
 import pytest
 
 @pytest.mark.parametrize("word", ["long", "short"])
 def test_word(messages, word, tmp_path):
-    with messages.raises(ValueError, word=word):
-        raise ValueError(f"no {word}\\n  where: {tmp_path}/a\\n  at 0x7f12345678")
+    with messages.raises(ValueError, word=word, seconds=re.compile("[0-9.]+ s")):
+        raise ValueError(f"no {word}\\n  where: {tmp_path}/a\\n  at 0x7f12345678 in 0.25 s")
     messages.check(f"again\\n\\n{tmp_path.parent}/other12 {SECOND}")
 """
 RECORD = """\
 ## test_it.py::test_word[long]
 ValueError: no {word}
   where: {tmp_path}/a
-  at {address}
+  at {address} in {seconds}
 
 ## test_it.py::test_word[long] #2
 again
@@ -31,7 +32,7 @@ again
 ## test_it.py::test_word[short]
 ValueError: no {word}
   where: {tmp_path}/a
-  at {address}
+  at {address} in {seconds}
 
 ## test_it.py::test_word[short] #2
 again
@@ -102,6 +103,12 @@ def test_a_failing_or_missing_test_keeps_its_entries(run: pytest.Pytester) -> No
     run.makepyfile(test_it=SUBJECT.replace("{SECOND}", "{1 / 0}"))
     assert outcomes(run, "--update-snapshots") == {"passed": 1, "failed": 2}
     assert (run.path / "errors.txt").read_text() == RECORD
+
+
+def test_an_update_runs_tests_with_messages_only(run: pytest.Pytester) -> None:
+    run.makepyfile(test_other="def test_long(): ...")
+    assert outcomes(run) == {"passed": 4}
+    assert outcomes(run, "--update-snapshots") == {"passed": 3}
 
 
 def test_no_record_is_written_by_several_processes(run: pytest.Pytester) -> None:

@@ -14,6 +14,7 @@ from ibert_tvm import Encoder
 from ibert_tvm.common.errors import UsageError
 from tests.encoder.small_encoders import tiny
 from tests.extras import needs
+from tests.snapshots import Messages
 
 TEXTS = ["hello world", "small big small", "", "big", "world hello small small"]
 
@@ -98,7 +99,7 @@ def test_transformers_tags_tokens(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_transformers_extracts_features(tmp_path: Path) -> None:
+def test_transformers_extracts_features(tmp_path: Path, messages: Messages) -> None:
     encoder = with_head("embedding", tmp_path)
     from ibert_tvm.adapters.transformers import pipeline
 
@@ -107,19 +108,16 @@ def test_transformers_extracts_features(tmp_path: Path) -> None:
     alone = encoder.encode(texts, output_value="token_embeddings")
     for tensor, own in zip(found, alone, strict=True):
         np.testing.assert_array_equal(tensor[0].numpy(), own.numpy())
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         pipeline("question-answering", encoder)
-    assert str(caught.value) == (
-        "there is no pipeline for 'question-answering'\n"
-        "  what to do: use one of feature-extraction, text-classification, sentiment-analysis, "
-        "token-classification, ner; `Encoder` has methods for other heads"
-    )
-    with pytest.raises(UsageError, match="the model cannot classify"):
+    with messages.raises(UsageError):
         pipeline("text-classification", encoder)
 
 
 @pytest.mark.slow  # importing the package takes seconds
-def test_sentence_transformers_has_a_module(encoder: Encoder, tmp_path: Path) -> None:
+def test_sentence_transformers_has_a_module(
+    encoder: Encoder, tmp_path: Path, messages: Messages
+) -> None:
     needs("sentence_transformers")
     from sentence_transformers import SentenceTransformer, util
 
@@ -149,12 +147,12 @@ def test_sentence_transformers_has_a_module(encoder: Encoder, tmp_path: Path) ->
     found = util.semantic_search(model.encode("big", convert_to_tensor=True), unit, top_k=2)
     cosines = unit.numpy() @ encoder.encode("big")
     assert [hit["corpus_id"] for hit in found[0]] == list(np.argsort(-cosines)[:2])
-    with pytest.raises(UsageError, match="a compiled model cannot be saved as a model folder"):
+    with messages.raises(UsageError):
         model.save_pretrained(str(tmp_path / "saved"))
 
 
 @pytest.mark.slow
-def test_a_model_without_vectors_is_no_module(tmp_path: Path) -> None:
+def test_a_model_without_vectors_is_no_module(tmp_path: Path, messages: Messages) -> None:
     needs("sentence_transformers")
     from ibert_tvm.adapters.sentence_transformers import IbertModule
 
@@ -162,14 +160,8 @@ def test_a_model_without_vectors_is_no_module(tmp_path: Path) -> None:
     outputs = [{**output, "kind": "token_logits"} for output in model.metadata["outputs"]]
     model.metadata_changes["outputs"] = outputs
     path = model.build(tmp_path / "tokens.so")
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         IbertModule(path)
-    assert str(caught.value) == (
-        "the model cannot be the module of a SentenceTransformer\n"
-        f"  where: {path}\n"
-        "  why: it gives token logits, token logits, and no vectors\n"
-        "  what to do: give a model with the head sentence_transformer"
-    )
 
 
 def test_without_the_package_an_adapter_says_what_to_install() -> None:

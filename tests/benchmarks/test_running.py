@@ -42,8 +42,8 @@ def test_estimates():
 
 
 @pytest.mark.parametrize("bad", [{"rounds": 0}, {"least": 0}, {"seconds": -0.1}, {"warm_up": -1.0}])
-def test_settings_that_make_no_sense(bad):
-    with pytest.raises(ValueError, match="must"):
+def test_settings_that_make_no_sense(bad, messages):
+    with messages.raises(ValueError):
         Effort(**bad)
 
 
@@ -109,7 +109,7 @@ def test_a_peer_that_fails_keeps_nobody_else_from_being_measured(monkeypatch):
     assert rows["quick"]["median_ms"] == 2.0
 
 
-def test_a_run_is_continued_but_not_of_another_compiler(tmp_path):
+def test_a_run_is_continued_but_not_of_another_compiler(tmp_path, messages):
     path = tmp_path / "cpu.json"
     assert continue_result(document(), path) == 0  # nothing there yet
     failed = {"model": "minilm", "cell": "8x32", "threads": 1, "peer": "ibert", "failed": "x"}
@@ -126,12 +126,8 @@ def test_a_run_is_continued_but_not_of_another_compiler(tmp_path):
 
     other = document()
     other["software"]["sources"] = "another"
-    with pytest.raises(StoreError) as caught:
+    with messages.raises(StoreError):
         continue_result(other, path)
-    assert str(caught.value) == (
-        f"cannot continue {path}: it is of another version of the compiler: commit c0ffee; "
-        "run without --resume"
-    )
 
 
 def test_an_interrupted_write_leaves_the_earlier_result(tmp_path, monkeypatch):
@@ -148,18 +144,17 @@ def test_an_interrupted_write_leaves_the_earlier_result(tmp_path, monkeypatch):
     assert len(load(path)["rows"]) == 1
 
 
-def test_what_is_no_result_is_refused(tmp_path):
+def test_what_is_no_result_is_refused(tmp_path, messages):
     path = tmp_path / "cpu.json"
     path.write_text("{")
-    with pytest.raises(StoreError, match=r"^cannot read .*cpu\.json: "):
+    with messages.raises(StoreError):
         load(path)
     path.write_text('{"schema": 1}')
-    with pytest.raises(StoreError) as caught:
+    with messages.raises(StoreError):
         load(path)
-    assert str(caught.value) == f"{path} has schema 1, not 2: measure again"
 
 
-def test_later_figures_replace_earlier_ones_and_the_better_limit_stays(tmp_path):
+def test_later_figures_replace_earlier_ones_and_the_better_limit_stays(tmp_path, messages):
     first, second = document(row("ibert", 4.0)), document(row("ibert", 3.0))
     second["limits"]["1"]["read-L3"]["value"] = 90.0
     second["limits"]["1"]["read-L2"]["value"] = 210.0
@@ -175,9 +170,8 @@ def test_later_figures_replace_earlier_ones_and_the_better_limit_stays(tmp_path)
     other = document()
     other["machine"]["processor"] = "Q"
     save(other, tmp_path / "c")
-    with pytest.raises(StoreError) as caught:
+    with messages.raises(StoreError):
         merge([tmp_path / "a", tmp_path / "c"])
-    assert str(caught.value) == ("cannot merge: one result is of another machine: processor 'Q'")
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,6 @@ from tests.frontend.relax_models import (
     run_source,
 )
 
-ADVICE = (
-    "use a model built from linear, attention, layer_norm, gelu, relu, tanh, embedding and add, or "
-    "change this part of it; `ibert inspect` shows what was matched"
-)
-
 
 def f32(value: float) -> relax.Expr:
     return relax.const(value, "float32")
@@ -398,141 +393,50 @@ def unary(operator):
 
 
 REFUSED = {
-    "unknown function": (
-        unary(op.sin),
-        "relax.sin",
-        "up",
-        "the function sin(x) is none of gelu (erf or tanh form), silu (quick-GELU is one), relu, "
-        "leaky relu, tanh, sigmoid, log(1 + relu), a line that is clipped (ReLU6, hard sigmoid), "
-        "x times one (hard swish)",
+    "unknown function": unary(op.sin),
+    "unknown operator": unary(lambda x: op.cumsum(x, 1)),
+    "softmax of channels": unary(lambda x: op.nn.softmax(x, -1)),
+    "plain mean": lambda s: s.emit(op.mean(s.linear(s.words(), "up", 20), 1)),
+    "difference": lambda s: s.emit(
+        op.subtract(s.linear(s.words(), "a", 5), s.linear(s.words(), "b", 5))
     ),
-    "unknown operator": (
-        unary(lambda x: op.cumsum(x, 1)),
-        "relax.cumsum",
-        "up",
-        "no canonical operator computes it",
+    "last token": lambda s: s.emit(op.take(s.words(), relax.const(-1, "int64"), axis=1)),
+    "positions of the probe": lambda s: s.emit(op.add(s.words(), s.weight("p.weight", 13, 32))),
+    "constant ids": lambda s: s.emit(
+        op.take(s.weight("p.weight", 40, 32), relax.const(np.arange(13) * 2), axis=0)
     ),
-    "softmax of channels": (
-        unary(lambda x: op.nn.softmax(x, -1)),
-        "relax.nn.softmax",
-        "up",
-        "a softmax is taken of something other than attention scores",
+    "computed ids": lambda s: s.emit(
+        op.take(s.weight("p.weight", 40, 32), s.emit(op.multiply(s.ids, s.ids)), axis=0)
     ),
-    "plain mean": (
-        lambda s: s.emit(op.mean(s.linear(s.words(), "up", 20), 1)),
-        "relax.mean",
-        "up",
-        "a mean over all tokens counts padding too, so the result would change with the length; "
-        "use a mean over the tokens that the mask marks",
+    "normalised tokens": lambda s: s.emit(
+        op.nn.layer_norm(
+            s.emit(op.permute_dims(s.words(), [0, 2, 1])),
+            s.weight("n.weight", LENGTH),
+            s.weight("n.bias", LENGTH),
+            axes=[-1],
+        )
     ),
-    "difference": (
-        lambda s: s.emit(op.subtract(s.linear(s.words(), "a", 5), s.linear(s.words(), "b", 5))),
-        "relax.subtract",
-        "a",
-        "two different hidden tensors are combined, and only sums and products have a form",
-    ),
-    "last token": (
-        lambda s: s.emit(op.take(s.words(), relax.const(-1, "int64"), axis=1)),
-        "relax.take",
-        "words",
-        "a token is taken from the end of the sequence, which moves with the padding",
-    ),
-    "positions of the probe": (
-        lambda s: s.emit(op.add(s.words(), s.weight("p.weight", 13, 32))),
-        "relax.add",
-        "words",
-        "p.weight has one row per token of the exported length, and is not cut out of a longer "
-        "table",
-    ),
-    "constant ids": (
-        lambda s: s.emit(
-            op.take(s.weight("p.weight", 40, 32), relax.const(np.arange(13) * 2), axis=0)
-        ),
-        "relax.take",
-        "p",
-        "its indices are constants that are neither one row nor consecutive positions, so they "
-        "hold only for the shape that was exported",
-    ),
-    "computed ids": (
-        lambda s: s.emit(
-            op.take(s.weight("p.weight", 40, 32), s.emit(op.multiply(s.ids, s.ids)), axis=0)
-        ),
-        "relax.take",
-        "p",
-        "its indices depend on the inputs, but are neither an input itself nor positions counted "
-        "from its tokens that are not padding",
-    ),
-    "normalised tokens": (
-        lambda s: s.emit(
-            op.nn.layer_norm(
-                s.emit(op.permute_dims(s.words(), [0, 2, 1])),
-                s.weight("n.weight", LENGTH),
-                s.weight("n.bias", LENGTH),
-                axes=[-1],
-            )
-        ),
-        "relax.nn.layer_norm",
-        "words",
-        "the last axis of [batch, 32 channels, sequence] is not all 32 channels",
-    ),
-    "half precision": (
-        lambda s: s.emit(op.astype(s.linear(s.words(), "a", 5), "float16")),
-        "relax.astype",
-        "a",
-        "a hidden tensor is cast to float16; everything is float32 here",
-    ),
-    "output layout": (
-        lambda s: s.emit(op.permute_dims(s.linear(s.words(), "a", 5), [0, 2, 1])),
-        "output",
-        "a",
-        "its layout is [batch, 5 channels, sequence], not [batch, sequence, channels] or "
-        "[batch, channels]",
-    ),
-    "unmasked sum": (
-        lambda s: s.emit(op.sum(s.words(), 1)),
-        "relax.sum",
-        "words",
-        "a sum is taken of something other than a masked hidden tensor",
-    ),
-    "constant output": (
-        lambda s: s.emit(
-            op.take(
-                s.weight("p.weight", 40, 32), s.emit(op.zeros([BATCH, LENGTH], "int64")), axis=0
-            )
-        ),
-        "output",
-        "p",
-        "p is the same row for every token, whatever the input; such a row may only be added to "
-        "what depends on it",
+    "half precision": lambda s: s.emit(op.astype(s.linear(s.words(), "a", 5), "float16")),
+    "output layout": lambda s: s.emit(op.permute_dims(s.linear(s.words(), "a", 5), [0, 2, 1])),
+    "unmasked sum": lambda s: s.emit(op.sum(s.words(), 1)),
+    "constant output": lambda s: s.emit(
+        op.take(s.weight("p.weight", 40, 32), s.emit(op.zeros([BATCH, LENGTH], "int64")), axis=0)
     ),
 }
 
 
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-def test_what_has_no_integer_form_is_refused_by_name(case):
-    body, operator, layer, why = REFUSED[case]
-    with pytest.raises(UnsupportedModelError) as error:
-        canonical_of(body)
-    assert str(error.value) == (
-        f"{operator} has no integer form here\n"
-        f"  where: operator {operator}, layer {layer} (needed by output0)\n"
-        f"  why: {why}\n"
-        f"  what to do: {ADVICE}"
-    )
+def test_what_has_no_integer_form_is_refused_by_name(case, messages):
+    with messages.raises(UnsupportedModelError):
+        canonical_of(REFUSED[case])
 
 
-def test_the_probe_shape_has_to_tell_axes_apart():
+def test_the_probe_shape_has_to_tell_axes_apart(messages):
     module, source = module_of(flat_linear)
     square = relax.Var("input_ids", relax.TensorType([4, 4], "int64"))
     module["main"] = relax.Function(
         [square, *module["main"].params[1:]], module["main"].body, module["main"].ret_ty
     )
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError):
         canonicalise(module, source.arrays, inputs=("input_ids",))
-    assert str(error.value) == (
-        "the inputs have shapes [(4, 4)]\n  where: canonicalisation\n"
-        "  why: every input is [batch, seq_len] of one probe shape, seq_len above 1 and unequal "
-        "to batch, so that the two axes can be told apart\n"
-        "  what to do: import the model with such example inputs, for example 2 x 13"
-    )

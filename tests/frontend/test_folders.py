@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
 from ibert_tvm.frontend import MissingExtraError, ModelSourceError, UnsupportedModelError, load
 from ibert_tvm.frontend.hf_folder import HfFolder, head_of_class
 from ibert_tvm.relay_passes.canonical import FloatModel
 from tests.frontend.architectures import make
-
-TESTED = "bert, camembert, deit, distilbert, electra, roberta, vit, xlm-roberta"
 
 
 @pytest.fixture(scope="module")
@@ -101,162 +101,74 @@ def outside(document: str, content: object):
     return lambda folder: (folder / document).write_text(json.dumps(content))
 
 
-OUTSIDE = (
-    "{document} names a file outside of the folder\n  where: {folder}/{document}\n"
-    "  why: it says '../other'\n"
-    "  what to do: copy the model folder again, from where it was published"
-)
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    "damage",
     [
-        (
-            remove("config.json"),
-            "{folder} is not a model folder\n  where: {folder}/config.json\n"
-            "  why: it has no config.json\n"
-            "  what to do: give a Hugging Face folder: config.json, model.safetensors, tokenizer "
-            "files",
-        ),
-        (
-            lambda folder: (folder / "config.json").write_text("{"),
-            "config.json cannot be read\n  where: {folder}/config.json\n"
-            "  why: it is not readable JSON: Expecting property name enclosed in double quotes: "
-            "line 1 column 2 (char 1)\n"
-            "  what to do: copy the model folder again",
-        ),
-        (
-            no_type,
-            "config.json names no model_type\n  where: {folder}/config.json\n"
-            "  why: it decides which transformers class the weights belong to\n"
-            f"  what to do: add it; tested values: {TESTED}",
-        ),
-        (
-            remove("model.safetensors"),
-            "{folder} has no weights\n  where: {folder}\n"
-            "  why: none of model.safetensors, model.safetensors.index.json and pytorch_model.bin "
-            "is there\n"
-            "  what to do: copy the weight files too (with Git LFS: git lfs pull)",
-        ),
-        (
-            shards,
-            "the weight file model-2.safetensors is missing\n"
-            "  where: {folder}/model-2.safetensors\n"
-            "  why: model.safetensors.index.json lists it\n"
-            "  what to do: copy the model folder again",
-        ),
-        (
-            outside("model.safetensors.index.json", {"weight_map": {"a": "../other"}}),
-            OUTSIDE.replace("{document}", "model.safetensors.index.json"),
-        ),
-        (
-            outside("modules.json", [{"type": "x.Transformer", "path": "../other"}]),
-            OUTSIDE.replace("{document}", "modules.json"),
-        ),
+        remove("config.json"),
+        lambda folder: (folder / "config.json").write_text("{"),
+        no_type,
+        remove("model.safetensors"),
+        shards,
+        outside("model.safetensors.index.json", {"weight_map": {"a": "../other"}}),
+        outside("modules.json", [{"type": "x.Transformer", "path": "../other"}]),
     ],
 )
-def test_broken_folders_are_refused(broken, damage, message):
+def test_broken_folders_are_refused(broken, damage, messages):
     damage(broken)
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         load(broken)
-    assert str(error.value) == message.replace("{folder}", str(broken))
 
 
-def test_sizes_that_the_checkpoint_has_no_weights_for_take_no_memory(broken):
+def test_sizes_that_the_checkpoint_has_no_weights_for_take_no_memory(broken, messages):
     """Fuzzing found it: 7 GiB for a configuration beside a megabyte of weights."""
     config = json.loads((broken / "config.json").read_text())
     (broken / "config.json").write_text(json.dumps({**config, "vocab_size": 10**9}))
-    with pytest.raises(ModelSourceError, match=r"^config\.json asks for 3\d{10} parameters\n"):
+    with messages.raises(ModelSourceError):
         load(broken)
 
 
-def test_layers_that_the_configuration_leaves_out_are_not_dropped(tmp_path):
+def test_layers_that_the_configuration_leaves_out_are_not_dropped(tmp_path, messages):
     make("bert", num_hidden_layers=2).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         load(tmp_path)
-    assert str(error.value) == (
-        "the checkpoint has more layers than config.json says\n"
-        f"  where: {tmp_path}\n"
-        "  why: 16 weights would be left out, encoder.layer.1.attention.output.LayerNorm.bias for "
-        "one\n"
-        "  what to do: set the number of layers in config.json to that of the checkpoint, or save "
-        "the shorter model without the other layers"
-    )
 
 
-def test_truncated_weights_are_refused(broken):
+def test_truncated_weights_are_refused(broken, messages):
     truncate(broken)
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError, why=re.compile(r"(?<=why: ).*")):
         load(broken)
-    assert error.value.what == "the weight file model.safetensors is damaged"
-    assert error.value.where == str(broken / "model.safetensors")
-    assert error.value.why.endswith("(1000 bytes)")
-    assert error.value.todo == (
-        "copy the file again: it is truncated, or a Git LFS pointer (git lfs pull)"
-    )
 
 
-def test_an_unknown_architecture_is_refused_with_the_known_ones(broken):
-    import transformers
-
+def test_an_unknown_architecture_is_refused_with_the_known_ones(broken, messages):
     unknown_type(broken)
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError, version=transformers.__version__):
         load(broken)
-    assert str(error.value) == (
-        f"unknown architecture 'bertha'\n  where: {broken / 'config.json'}\n"
-        f"  why: transformers {transformers.__version__} has no model_type of that name\n"
-        f"  what to do: tested architectures: {TESTED}; others that transformers knows are tried"
-    )
 
 
-def test_a_missing_path_is_refused_without_network(tmp_path):
-    with pytest.raises(ModelSourceError) as error:
+def test_a_missing_path_is_refused_without_network(tmp_path, messages):
+    with messages.raises(ModelSourceError):
         load("sentence-transformers/all-MiniLM-L6-v2")
-    assert str(error.value) == (
-        "there is no sentence-transformers/all-MiniLM-L6-v2\n"
-        "  where: sentence-transformers/all-MiniLM-L6-v2\n"
-        "  why: a model is a local folder; names on the Hugging Face hub are not downloaded\n"
-        "  what to do: check the path, or download the model first and give its folder"
-    )
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         load(tmp_path / "model.safetensors")
-    assert str(error.value) == (
-        "model.safetensors is not a folder\n"
-        f"  where: {tmp_path / 'model.safetensors'}\n"
-        "  why: a model is a Hugging Face folder with config.json and weights\n"
-        "  what to do: give the folder that contains the file"
-    )
 
 
-def test_weights_that_a_head_lacks_are_not_invented(bert):
-    with pytest.raises(UnsupportedModelError) as error:
+def test_weights_that_a_head_lacks_are_not_invented(bert, messages):
+    with messages.raises(UnsupportedModelError):
         load(bert, head="sequence_classification")
-    assert str(error.value) == (
-        "the checkpoint has no weights for classifier.bias and 1 more\n"
-        "  where: head sequence_classification\n"
-        "  why: transformers would fill them with random numbers\n"
-        "  what to do: choose a head that the checkpoint was trained with, for example head='none'"
-    )
 
 
-def test_missing_packages_are_named(bert, monkeypatch):
+def test_missing_packages_are_named(bert, monkeypatch, messages):
     import importlib.util
 
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "transformers" else real(name)
     )
-    with pytest.raises(MissingExtraError) as error:
+    with messages.raises(MissingExtraError):
         load(bert)
-    assert str(error.value) == (
-        "importing a Hugging Face folder needs transformers, which is not installed\n"
-        "  where: ibert_tvm.load\n"
-        "  why: torch and transformers are optional: a quantised model runs without them\n"
-        "  what to do: pip install 'ibert-tvm[torch]'"
-    )
 
 
 def test_half_precision_checkpoints_become_float32(tmp_path):

@@ -9,6 +9,7 @@ from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
 from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.examples import examples
 from tests.frontend.grouped_modules import HOW, grouped
+from tests.snapshots import Messages
 
 
 def widths_of(model: CanonicalModel) -> list[tuple[int, ...]]:
@@ -36,10 +37,9 @@ def test_rows_of_one_matrix() -> None:
     assert widths_of(ibert.load(grouped("fused"))) == [(48, 24, 24, 4)]
 
 
-def test_repeated_queries_are_refused() -> None:
-    with pytest.raises(UnsupportedModelError) as caught:
+def test_repeated_queries_are_refused(messages: Messages) -> None:
+    with messages.raises(UnsupportedModelError):
         ibert.load(grouped("queries"), verify=False)
-    assert caught.value.why == "heads of queries are repeated"
 
 
 def test_capped_scores() -> None:
@@ -48,10 +48,6 @@ def test_capped_scores() -> None:
     assert (float(call.attrs["cap"]), float(call.attrs["scale"])) == (5.0, 1.0)
 
 
-def test_capped_masks_are_refused() -> None:
-    with pytest.raises(UnsupportedModelError) as caught:
+def test_capped_masks_are_refused(messages: Messages) -> None:
+    with messages.raises(UnsupportedModelError):
         ibert.load(grouped("capped behind the mask"), verify=False)
-    assert caught.value.why == (
-        "scores are capped (softcap) behind their mask, bias or another cap, and only scaled "
-        "scores may be: masked keys would count again"
-    )

@@ -256,63 +256,23 @@ def low(s: Source, x: relax.Expr) -> relax.Expr:
     return s.emit(op.where(mask, s.scores(x), number(-5.0)))
 
 
-NO_RANGE = (
-    "what a query sees is no range of distances from it: global tokens, blocks and dilated windows "
-    "have no form"
-)
-BIAS = (
-    "the mask follows none of the inputs: what is added to the scores is neither 0 nor below "
-    "-1000: it is a bias, not a mask"
-)
-
-
 @pytest.mark.parametrize(
-    ("mask", "op_name", "why"),
+    ("mask", "op_name"),
     [
-        (dilated, "relax.where", NO_RANGE),
-        (ahead, "relax.where", NO_RANGE),
-        (
-            inverted,
-            "relax.where",
-            "the mask follows none of the inputs (input_ids: the masked keys are not those with "
-            "0; attention_mask: it masks keys with 1 and keeps those with 0, but 1 has to mark "
-            "tokens)",
-        ),
-        (gentle, "relax.add", BIAS),
-        (
-            shifted,
-            "relax.add",
-            "what is added to the scores is neither 0 nor a function of the distance between query "
-            "and key",
-        ),
-        (
-            queries,
-            "relax.where",
-            "the mask follows none of the inputs: what is masked differs between queries or heads",
-        ),
-        (
-            low,
-            "relax.where",
-            "masked scores become -5.0, which is not low enough to weigh nothing",
-        ),
-        (
-            lambda s, x: s.scores(x),
-            "relax.matmul",
-            "this attention ignores the padding mask that the model takes",
-        ),
+        (dilated, "relax.where"),
+        (ahead, "relax.where"),
+        (inverted, "relax.where"),
+        (gentle, "relax.add"),
+        (shifted, "relax.add"),
+        (queries, "relax.where"),
+        (low, "relax.where"),
+        (lambda s, x: s.scores(x), "relax.matmul"),
     ],
     ids=["dilated", "ahead", "inverted", "bias by mask", "bias", "masked queries", "-5", "no mask"],
 )
-def test_other_masks_are_refused(mask, op_name, why):
-    with pytest.raises(UnsupportedModelError) as error:
+def test_other_masks_are_refused(mask, op_name, messages):
+    with messages.raises(UnsupportedModelError) as error:
         canonical_of(attention(mask))
-    assert str(error.value) == (
-        f"{op_name} has no integer form here\n"
-        f"  where: operator {op_name}, layer self.query (needed by output0)\n"
-        f"  why: {why}\n"
-        "  what to do: use a model built from linear, attention, layer_norm, gelu, relu, tanh, "
-        "embedding and add, or change this part of it; `ibert inspect` shows what was matched"
-    )
     assert error.value.report is not None
     assert [item.op for item in error.value.report.refusals][-1] == op_name
 

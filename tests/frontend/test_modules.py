@@ -203,41 +203,19 @@ class Fourier(Block):
         return self.heads(torch.fft.fft(self.value(x)).real)
 
 
-ADVICE = (
-    "use a model built from linear, attention, layer_norm, gelu, relu, tanh, embedding and add, or "
-    "change this part of it; `ibert inspect` shows what was matched"
-)
-
-
-def test_an_operator_without_integer_form_names_its_layer():
-    with pytest.raises(UnsupportedModelError) as error:
+def test_an_operator_without_integer_form_names_its_layer(messages):
+    with messages.raises(UnsupportedModelError):
         load(Difference())
-    assert str(error.value) == (
-        "relax.subtract has no integer form here\n"
-        "  where: operator relax.subtract, node sub, layer query (needed by output0)\n"
-        "  why: two different hidden tensors are combined, and only sums and products have a "
-        "form\n"
-        f"  what to do: {ADVICE}"
-    )
 
 
-def test_an_operator_that_tvm_does_not_import_is_named():
-    with pytest.raises(UnsupportedModelError) as error:
+def test_an_operator_that_tvm_does_not_import_is_named(messages):
+    with messages.raises(UnsupportedModelError):
         load(Fourier())
-    assert error.value.what == "an operator of the model is not known"
-    assert error.value.where == "operator _fft_r2c.default, layer root"
-    assert error.value.why == "it computes complex numbers, which no integer operator does"
 
 
-def test_a_branch_on_data_cannot_be_traced():
-    with pytest.raises(UnsupportedModelError) as error:
+def test_a_branch_on_data_cannot_be_traced(messages):
+    with messages.raises(UnsupportedModelError):
         load(Branching())
-    assert error.value.what == "torch.export cannot trace the model"
-    assert error.value.where == "Branching"
-    assert error.value.why == (
-        "what it computes next, or how large that is, depends on the values of its inputs, and an "
-        "integer program does the same for all"
-    )
 
 
 class NeedsMore(torch.nn.Module):
@@ -255,15 +233,9 @@ class NeedsMore(torch.nn.Module):
         return self.boxes(input_ids)
 
 
-def test_a_module_that_needs_other_inputs_says_which_part_and_why():
-    with pytest.raises(UnsupportedModelError) as error:
+def test_a_module_that_needs_other_inputs_says_which_part_and_why(messages):
+    with messages.raises(UnsupportedModelError):
         load(NeedsMore())
-    assert error.value.what == "the model does not run on the inputs that it is imported with"
-    assert error.value.where == "Part, layer boxes"
-    assert error.value.why == (
-        "of input_ids int64 [2, 13], attention_mask int64 [2, 13] it raises ValueError: You have "
-        "to specify boxes"
-    )
 
 
 class Empty(Block):
@@ -311,23 +283,12 @@ def test_logits_of_pretraining_are_those_of_a_head_without_labels(name, head, ki
 
 
 @pytest.mark.parametrize(
-    ("name", "part"),
-    examples(
-        [("BertForMultipleChoice", "classifier"), ("BertForPreTraining", "cls")],
-        ("BertForPreTraining", "cls"),
-        unpack=True,
-    ),
+    "name", examples(["BertForMultipleChoice", "BertForPreTraining"], "BertForPreTraining")
 )
-def test_a_head_is_never_left_out_unasked(name, part):
+def test_a_head_is_never_left_out_unasked(name, messages):
     model = tiny_bert(name)
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         load(model)
-    assert str(error.value) == (
-        f"{name} computes more than its encoder\n  where: {part}\n"
-        "  why: the output of this class is none of the heads that are known\n"
-        "  what to do: choose head='none' for the encoder alone, or give a module that returns "
-        "what you need as a tensor"
-    )
     assert load(model, head="none", verify=False).info.head == "none"
 
 
@@ -341,68 +302,32 @@ def test_weights_of_16_bits_are_taken_exactly(dtype):
     np.testing.assert_array_equal(loaded.parameters["query.weight"], wanted)
 
 
-def test_double_precision_is_refused():
-    with pytest.raises(UnsupportedModelError) as error:
+def test_double_precision_is_refused(messages):
+    with messages.raises(UnsupportedModelError):
         load(Additive().double())
-    assert str(error.value) == (
-        "the model's parameters are float64\n  where: parameter words.weight\n"
-        "  why: calibration measures ranges in float32\n"
-        "  what to do: convert it first: model.float()"
-    )
 
 
-def test_something_else_is_refused():
-    with pytest.raises(ModelSourceError) as error:
+def test_something_else_is_refused(messages):
+    with messages.raises(ModelSourceError):
         load(42)  # type: ignore[arg-type]
-    assert str(error.value) == (
-        "a int is not a model\n  where: load\n"
-        "  why: a model is a path (str or Path), a torch.nn.Module or an ExportedProgram\n"
-        "  what to do: pass one of these"
-    )
 
 
-def test_a_plain_module_has_no_heads():
-    with pytest.raises(ModelSourceError) as error:
+def test_a_plain_module_has_no_heads(messages):
+    with messages.raises(ModelSourceError):
         load(Additive(), head="pooled")
-    assert str(error.value) == (
-        "the head pooled cannot be chosen for a torch module\n  where: head\n"
-        "  why: it returns what it returns\n"
-        "  what to do: leave head out; add the head to the module itself"
-    )
 
 
 @pytest.mark.parametrize(
-    ("make_model", "head", "message"),
+    ("make_model", "head"),
     [
-        (
-            lambda: make("distilbert"),
-            "pooled",
-            "DistilBertModel has no pooler\n  where: head\n"
-            "  why: distilbert models, or this one, are built without it\n"
-            "  what to do: choose head='none' or head='sentence_embedding'",
-        ),
-        (
-            lambda: make("bert"),
-            "question_answering",
-            "BertModel has no head question_answering\n  where: head\n"
-            "  why: its class computes none\n"
-            "  what to do: load it as AutoModelForQuestionAnswering, or choose head='none'",
-        ),
-        (
-            lambda: make("bert"),
-            "regression",
-            "there is no head 'regression'\n  where: head\n"
-            "  why: known heads: image_classification, none, pooled, question_answering, "
-            "sentence_embedding, sentence_transformer, sequence_classification, "
-            "token_classification\n"
-            "  what to do: use one of them, or leave it out to follow the model's configuration",
-        ),
+        (lambda: make("distilbert"), "pooled"),
+        (lambda: make("bert"), "question_answering"),
+        (lambda: make("bert"), "regression"),
     ],
 )
-def test_heads_that_a_model_does_not_have(make_model, head, message):
-    with pytest.raises(ModelSourceError) as error:
+def test_heads_that_a_model_does_not_have(make_model, head, messages):
+    with messages.raises(ModelSourceError):
         load(make_model(), head=head)
-    assert str(error.value) == message
 
 
 def test_the_class_decides_the_head():

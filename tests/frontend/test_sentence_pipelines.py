@@ -26,10 +26,6 @@ from tests.frontend.sentence_folders import (
     save,
 )
 
-INSTEAD = (
-    "\n  what to do: import with head='none' and compute the rest outside of the compiled model"
-)
-
 
 def tokens_of(seed: int = 0) -> dict[str, torch.Tensor]:
     """A whole row, padding behind, padding in front, and a hole."""
@@ -169,7 +165,7 @@ def test_a_reranker_gives_its_score(listed, tmp_path):
 
 
 @pytest.mark.slow
-def test_prompts_are_left_to_the_caller(tmp_path):
+def test_prompts_are_left_to_the_caller(tmp_path, messages):
     save(tmp_path, [TRANSFORMER, pooling("mean")])
     document = {"prompts": {"query": "query: ", "document": ""}}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(document))
@@ -178,118 +174,50 @@ def test_prompts_are_left_to_the_caller(tmp_path):
     )
     kind, place, config = pooling("mean")
     save(tmp_path, [TRANSFORMER, (kind, place, config | {"include_prompt": False})])
-    with pytest.raises(ModelSourceError) as caught:
+    with messages.raises(ModelSourceError):
         load(tmp_path)
-    assert str(caught.value) == (
-        "the pooling leaves the tokens of prompts out\n"
-        f"  where: {tmp_path / '1_Pooling' / 'config.json'}\n"
-        "  why: include_prompt is false, and the compiled model does not know which they are"
-        + INSTEAD
-    )
 
 
-PLACE = "2_Dense/config.json"
-ALL = "Pooling, SpladePooling, Dropout, Dense, LayerNorm, Normalize"
 SPARSE = "sentence_transformers.sparse_encoder.models."
+
 REFUSALS: dict[str, tuple[list[Any], str, str, str]] = {
-    "unknown module": (
-        [TRANSFORMER, (f"{MODELS}LSTM", "1_LSTM", {"hidden_dim": 3})],
-        "the source's module LSTM is not supported here",
-        "modules.json",
-        f"only these can follow a transformer: {ALL}",
-    ),
-    "code of its own": (
-        [TRANSFORMER, ("os.system", "1_Pooling", {})],
-        "the source's module os.system is not supported here",
-        "modules.json",
-        "it is code of the model's own, which is not run",
-    ),
-    "no transformer": (
-        [(f"{MODELS}WordEmbeddings", "", {})],
-        "the source's module WordEmbeddings is not supported here",
-        "modules.json",
-        f"only these can follow a transformer: {ALL}",
-    ),
-    "unknown pooling": (
-        [TRANSFORMER, (f"{MODELS}Pooling", "1_Pooling", {"pooling_mode": "median"})],
-        "the sentence embedding pools by median",
-        "1_Pooling/config.json",
-        f"there are these modes: {', '.join(POOLINGS)}",
-    ),
-    "no pooling": (
-        [TRANSFORMER, (f"{MODELS}Pooling", "1_Pooling", {"include_prompt": True})],
-        "the sentence embedding pools by nothing",
-        "1_Pooling/config.json",
-        f"there are these modes: {', '.join(POOLINGS)}",
-    ),
-    "two poolings": (
-        [TRANSFORMER, pooling("mean"), pooling("mean")],
-        "the source's module Pooling is not supported here",
-        "modules.json",
-        "a module before it has pooled the tokens already",
-    ),
-    "a function to import": (
-        [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, "../../os.system")],
-        "the activation function of a dense layer is 'torch.nn.modules.../../os.system'",
-        PLACE,
-        "there are these, of torch.nn: Identity, Tanh, ReLU, GELU, SiLU, Sigmoid",
-    ),
-    "a size": (
-        [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, in_features=2**40)],
-        "in_features is 1099511627776",
-        PLACE,
-        "a number of channels is a whole number from 1 to 1048576",
-    ),
-    "a residual": (
-        [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, use_residual=True)],
-        "the source's module Dense is not supported here",
-        PLACE,
-        "it adds its input to its output",
-    ),
-    "another input": (
-        [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, module_input_name="token_embeddings")],
-        "the source's module Dense is not supported here",
-        PLACE,
-        "its module_input_name is 'token_embeddings', not 'sentence_embedding'",
-    ),
-    "a sum over the vocabulary": (
-        [
-            (f"{SPARSE}MLMTransformer", "", {}),
-            (f"{SPARSE}SpladePooling", "1_SpladePooling", {"pooling_strategy": "sum"}),
-        ],
-        "the source's module SpladePooling is not supported here",
-        "1_SpladePooling/config.json",
-        "it pools by 'sum', and only a maximum has a form",
-    ),
-    "another logarithm": (
-        [
-            (f"{SPARSE}MLMTransformer", "", {}),
-            (f"{SPARSE}SpladePooling", "1_SpladePooling", {"activation_function": "log1p_relu"}),
-        ],
-        "the source's module SpladePooling is not supported here",
-        "1_SpladePooling/config.json",
-        "its function is 'log1p_relu', and only log(1 + relu) has a form",
-    ),
+    "unknown module": [TRANSFORMER, (f"{MODELS}LSTM", "1_LSTM", {"hidden_dim": 3})],
+    "code of its own": [TRANSFORMER, ("os.system", "1_Pooling", {})],
+    "no transformer": [(f"{MODELS}WordEmbeddings", "", {})],
+    "unknown pooling": [TRANSFORMER, (f"{MODELS}Pooling", "1_Pooling", {"pooling_mode": "median"})],
+    "no pooling": [TRANSFORMER, (f"{MODELS}Pooling", "1_Pooling", {"include_prompt": True})],
+    "two poolings": [TRANSFORMER, pooling("mean"), pooling("mean")],
+    "a function to import": [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, "../../os.system")],
+    "a size": [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, in_features=2**40)],
+    "a residual": [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8, use_residual=True)],
+    "another input": [
+        TRANSFORMER,
+        pooling("mean"),
+        dense(CHANNELS, 8, module_input_name="token_embeddings"),
+    ],
+    "a sum over the vocabulary": [
+        (f"{SPARSE}MLMTransformer", "", {}),
+        (f"{SPARSE}SpladePooling", "1_SpladePooling", {"pooling_strategy": "sum"}),
+    ],
+    "another logarithm": [
+        (f"{SPARSE}MLMTransformer", "", {}),
+        (f"{SPARSE}SpladePooling", "1_SpladePooling", {"activation_function": "log1p_relu"}),
+    ],
 }
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_is_not_computed_is_refused(name, plain, tmp_path):
-    modules, what, where, why = REFUSALS[name]
+def test_what_is_not_computed_is_refused(name, plain, tmp_path, messages):
     for file in plain.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    for _, place, config in modules:
+    for _, place, config in REFUSALS[name]:
         (tmp_path / place).mkdir(exist_ok=True)
         if place:
             (tmp_path / place / "config.json").write_text(json.dumps(config))
-    listed = [{"type": kind, "path": place} for kind, place, _ in modules]
+    listed = [{"type": kind, "path": place} for kind, place, _ in REFUSALS[name]]
     (tmp_path / "modules.json").write_text(json.dumps(listed))
-    with pytest.raises(ModelSourceError) as caught:
+    with messages.raises(ModelSourceError):
         load(tmp_path)
-    assert str(caught.value) == (
-        f"{what}\n  where: {tmp_path / where}\n  why: {why}"
-        + (INSTEAD if "is 1099" not in what else "\n  what to do: copy the model folder again")
-    )
 
 
 @pytest.mark.slow
@@ -305,23 +233,23 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_weights_of_another_layer_are_refused(tmp_path):
+def test_weights_of_another_layer_are_refused(tmp_path, messages):
     save(tmp_path, [TRANSFORMER, pooling("mean"), dense(CHANNELS, 8)])
     file = tmp_path / "2_Dense" / "config.json"
     config = json.loads(file.read_text())
     file.write_text(json.dumps({**config, "bias": False}))
-    with pytest.raises(ModelSourceError, match=r"linear\.bias belongs to no layer of the module"):
+    with messages.raises(ModelSourceError):
         load(tmp_path)
     file.write_text(json.dumps({**config, "out_features": 9}))
-    with pytest.raises(ModelSourceError, match=r"linear\.weight has shape \[8, 32\]"):
+    with messages.raises(ModelSourceError):
         load(tmp_path)
 
 
-def test_sizes_that_are_only_claimed_take_no_memory(tmp_path):
+def test_sizes_that_are_only_claimed_take_no_memory(tmp_path, messages):
     """Fuzzing found it: four terabytes were asked for before the file was looked at."""
     module = dense(CHANNELS, 8)
     save(tmp_path, [TRANSFORMER, pooling("mean"), module])
     config = {**module[2], "in_features": 2**20, "out_features": 2**20}
     (tmp_path / module[1] / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelSourceError, match="has shape"):
+    with messages.raises(ModelSourceError):
         load(tmp_path)

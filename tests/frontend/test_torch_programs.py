@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import re
 import zipfile
 from pathlib import Path
 
@@ -166,66 +167,30 @@ def test_integers_are_those_of_the_hugging_face_folder(tmp_path):
     assert np.unique(results[0]).size > 100
 
 
-FORMS = (
-    "input_ids, attention_mask, token_type_ids, pixel_values, input_features, boolean_mask, "
-    "padding_mask, additive_mask"
-)
-
-
 @pytest.mark.parametrize(
-    ("inputs", "message"),
+    "inputs",
     [
-        (
-            None,
-            "it is not clear what the argument x is\n  where: Additive\n"
-            "  why: its arguments are x, bias\n"
-            f"  what to do: say what each is: inputs={{'x': FORM, ...}}, with FORM one of {FORMS}",
-        ),
-        (
-            {"x": "input_ids", "bias": "mask"},
-            "the argument bias cannot be 'mask'\n  where: inputs\n"
-            f"  why: known forms: {FORMS}\n  what to do: name one of them",
-        ),
-        (
-            {"bias": "additive_mask"},
-            "no argument is input_ids or pixel_values or input_features\n  where: inputs\n"
-            "  why: the arguments are bias (additive_mask)\n"
-            "  what to do: say which argument holds the token ids: inputs={'NAME': 'input_ids'}",
-        ),
+        None,
+        {"x": "input_ids", "bias": "mask"},
+        {"bias": "additive_mask"},
     ],
 )
-def test_arguments_that_are_not_clear(inputs, message):
-    with pytest.raises(ModelSourceError) as error:
+def test_arguments_that_are_not_clear(inputs, messages):
+    with messages.raises(ModelSourceError):
         load(Additive(), inputs=inputs)
-    assert str(error.value) == message
 
 
-def test_a_program_for_one_row_only_is_refused():
-    with pytest.raises(UnsupportedModelError) as error:
+def test_a_program_for_one_row_only_is_refused(messages):
+    with messages.raises(UnsupportedModelError):
         load(exported(Encoder(), dynamic=False, batch=1))
-    assert str(error.value) == (
-        "the exported program takes inputs of [1, 9] only\n  where: torch.export\n"
-        "  why: with a batch of 1, or one that is as long as the sequence, its axes cannot be told "
-        "apart\n"
-        "  what to do: export it with dynamic_shapes for batch and sequence length, or with a "
-        "batch of 2 and another length"
-    )
 
 
-def test_names_that_a_program_does_not_have():
+def test_names_that_a_program_does_not_have(messages):
     program = exported(Unmasked(), dynamic=False)
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         load(program, inputs={"ids": "input_ids"})
-    assert str(error.value) == (
-        "the exported program has no input ids\n  where: inputs\n"
-        "  why: its inputs are tokens\n  what to do: use these names"
-    )
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         load(program, inputs=["input_ids", "attention_mask"])
-    assert str(error.value) == (
-        "2 names were given for 1 inputs\n  where: inputs\n"
-        "  why: the inputs of the exported program are tokens\n  what to do: say what each is"
-    )
 
 
 class _Code:
@@ -238,7 +203,9 @@ class _Code:
         return os.mkdir, (str(self.folder),)
 
 
-def test_a_program_that_runs_code_is_not_read_unless_it_is_trusted(saved, tmp_path, capsys):
+def test_a_program_that_runs_code_is_not_read_unless_it_is_trusted(
+    saved, tmp_path, capsys, messages
+):
     hostile, made = tmp_path / "hostile.pt2", tmp_path / "made"
     with zipfile.ZipFile(saved) as source, zipfile.ZipFile(hostile, "w") as target:
         for name in source.namelist():
@@ -248,7 +215,7 @@ def test_a_program_that_runs_code_is_not_read_unless_it_is_trusted(saved, tmp_pa
                 torch.save(((_Code(made),), {}), stream)
                 content = stream.getvalue()
             target.writestr(name, content)
-    with pytest.raises(ModelSourceError, match="not read unless you trust it"):
+    with messages.raises(ModelSourceError):
         load(hostile)
     assert main(["inspect", str(hostile)]) == 3
     assert main(["quantize", str(hostile), "-o", str(tmp_path / "x.ibert")]) == 3
@@ -259,26 +226,16 @@ def test_a_program_that_runs_code_is_not_read_unless_it_is_trusted(saved, tmp_pa
     assert made.exists()  # the danger is real
 
 
-def test_files_that_are_no_exported_programs(tmp_path):
+def test_files_that_are_no_exported_programs(tmp_path, messages):
     missing = tmp_path / "missing.pt2"
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         load(missing)
-    assert str(error.value) == (
-        f"there is no file missing.pt2\n  where: {missing}\n"
-        "  why: the path does not exist\n  what to do: give a file that torch.export.save wrote"
-    )
     text = tmp_path / "text.pt2"
     text.write_text("hello")
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         load(text)
-    assert str(error.value) == (
-        f"text.pt2 is not an exported program\n  where: {text}\n"
-        "  why: it is no archive (5 bytes): truncated, or something else\n"
-        "  what to do: give a file that torch.export.save(torch.export.export(...), path) wrote"
-    )
     weights: Path = tmp_path / "weights.pt2"
     torch.save({"a": torch.ones(1)}, weights)
-    with pytest.raises(ModelSourceError) as error:
+    why = re.compile(r"(?<=why: RuntimeError: ).*")
+    with messages.raises(ModelSourceError, why=why, version=torch.__version__):
         load(weights, trust=True)
-    assert str(error.value).startswith(f"torch cannot read weights.pt2\n  where: {weights}\n")
-    assert "not one of torch.save or torch.jit.save" in str(error.value)

@@ -67,6 +67,7 @@ def test_heads_split_and_come_back():
     assert view[0] == (Atom("batch", 2), Atom("channel", 4, 6))
     view = views.permute(views.reshape(view, [2, 4, 13, 6]), [0, 2, 1, 3])
     assert views.reshape(view, [2, 13, 24]) == STANDARD
+    assert views.shape_of(views.reshape(STANDARD, [26 * 24 // 8, 8])) == (78, 8)
 
 
 def test_axes_of_one_element_come_and_go():
@@ -82,40 +83,15 @@ def test_a_missing_batch_may_appear_by_broadcasting():
 
 
 @pytest.mark.parametrize(
-    ("action", "message"),
+    "action",
     [
-        (
-            lambda: views.reshape(STANDARD, [26 * 24 // 8, 8]),
-            None,
-        ),
-        (
-            lambda: views.reshape(STANDARD, [4, 156]),
-            "[batch, sequence, 24 channels] cannot become (4, 156): an axis would be cut inside "
-            "sequence",
-        ),
-        (
-            lambda: views.reshape(STANDARD, [2, 13, 5]),
-            "[batch, sequence, 24 channels] cannot become (2, 13, 5): an axis would be cut inside "
-            "channel",
-        ),
-        (
-            lambda: views.reshape(STANDARD, [2, 13]),
-            "the shape (2, 13) does not hold [batch, sequence, 24 channels]",
-        ),
-        (
-            lambda: views.squeeze(STANDARD, [0]),
-            "axis 0 of [batch, sequence, 24 channels] has more than one element",
-        ),
-        (
-            lambda: views.broadcast(STANDARD, (5, 2, 13, 24), ()),
-            "[batch, sequence, 24 channels] would be repeated to (5, 2, 13, 24)",
-        ),
+        lambda: views.reshape(STANDARD, [4, 156]),
+        lambda: views.reshape(STANDARD, [2, 13, 5]),
+        lambda: views.reshape(STANDARD, [2, 13]),
+        lambda: views.squeeze(STANDARD, [0]),
+        lambda: views.broadcast(STANDARD, (5, 2, 13, 24), ()),
     ],
 )
-def test_refusals(action, message):
-    if message is None:
+def test_refusals(action, messages):
+    with messages.raises(ViewError):
         action()
-        return
-    with pytest.raises(ViewError) as error:
-        action()
-    assert str(error.value) == message

@@ -29,9 +29,14 @@ def refused(file: Path, kind: type[Exception], **options: object) -> str:
     return str(error.value)
 
 
-def test_a_file_is_loaded_with_its_facts(tmp_path):
+@pytest.fixture
+def file(tmp_path):
     file = tmp_path / "model.onnx"
     onnx.save(small(), file)
+    return file
+
+
+def test_a_file_is_loaded_with_its_facts(tmp_path, file):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
     model = ibert.load(file)
     info = model.info
@@ -47,9 +52,7 @@ def test_a_file_is_loaded_with_its_facts(tmp_path):
     assert model.verified_error < 1e-5
 
 
-def test_configuration_and_tokenizer_of_another_folder(tmp_path):
-    file = tmp_path / "model.onnx"
-    onnx.save(small(), file)
+def test_configuration_and_tokenizer_of_another_folder(tmp_path, messages, file):
     folder = tmp_path / "tokenizer"
     folder.mkdir()
     (folder / "vocab.txt").write_text("[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n[PAD]\n")
@@ -58,17 +61,9 @@ def test_configuration_and_tokenizer_of_another_folder(tmp_path):
     model = ibert.load(file, tokenizer=str(folder), verify=False)
     assert (model.info.architecture, model.info.pad_token_id) == ("bert", 3)
     empty = tmp_path / "empty"
-    assert refused(file, ModelSourceError, tokenizer=empty) == (
-        f"there is no tokenizer in {empty}\n  where: {empty}\n  why: it is not a folder\n"
-        "  what to do: give the folder that holds the model's tokenizer files"
-    )
+    messages.check(refused(file, ModelSourceError, tokenizer=empty))
     (tmp_path / "config.json").write_text("{")
-    assert refused(file, ModelSourceError) == (
-        f"config.json cannot be read\n  where: {tmp_path / 'config.json'}\n"
-        "  why: it is not readable JSON: Expecting property name enclosed in double quotes: "
-        "line 1 column 2 (char 1)\n"
-        "  what to do: copy it again, or remove it: the ONNX file does not need it"
-    )
+    messages.check(refused(file, ModelSourceError))
 
 
 def test_weights_in_other_files_are_read_and_hashed(tmp_path):
@@ -91,12 +86,9 @@ def test_weights_in_other_files_are_read_and_hashed(tmp_path):
     )
 
 
-def test_a_missing_file(tmp_path):
+def test_a_missing_file(tmp_path, messages):
     file = tmp_path / "none.onnx"
-    assert refused(file, ModelSourceError) == (
-        f"there is no file {file}\n  where: {file}\n  why: the path does not exist\n"
-        "  what to do: check the path"
-    )
+    messages.check(refused(file, ModelSourceError))
     file.mkdir()
     assert refused(file, ModelSourceError).splitlines()[2] == "  why: it is not a file"
 
@@ -118,10 +110,9 @@ def test_a_file_of_something_else(tmp_path):
     )
 
 
-def test_a_malformed_graph(tmp_path):
+def test_a_malformed_graph(file):
     model = small()
     model.graph.node[0].input[1] = "nowhere"
-    file = tmp_path / "model.onnx"
     file.write_bytes(model.SerializeToString())
     text = refused(file, ModelSourceError)
     assert text.startswith(f"the model is malformed\n  where: {file}\n  why: ")
@@ -131,11 +122,11 @@ def test_a_malformed_graph(tmp_path):
 
 @pytest.mark.parametrize("place", ["weight", "attribute"])
 @pytest.mark.parametrize(
-    ("dims", "why"),
+    "dims",
     # onnx's checker finds the second, but does not see files of more than 2 GB.
-    [([3], "cannot reshape array of size 744 into shape (3,)"), ([-1], "its shape is [-1]")],
+    [[3], [-1]],
 )
-def test_arrays_without_the_elements_of_their_shape(dims, why, place):
+def test_arrays_without_the_elements_of_their_shape(dims, place, messages):
     """NumPy's own error came out of the translation."""
     model = small()
     tensor = next(t for t in model.graph.initializer if t.name == "words.weight")
@@ -144,21 +135,15 @@ def test_arrays_without_the_elements_of_their_shape(dims, why, place):
         node = onnx.helper.make_node("Constant", [], ["words.weight"], value=tensor)
         model.graph.node.insert(0, node)
         model.graph.initializer.remove(tensor)
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         reading.check_arrays(model.graph, "by hand")
-    assert str(error.value) == (
-        "the model is malformed\n  where: by hand\n"
-        f'  why: the array "words.weight" cannot be read: {why}\n'
-        "  what to do: export or copy the file again"
-    )
 
 
-def test_arrays_are_checked_when_a_file_is_read(tmp_path):
+def test_arrays_are_checked_when_a_file_is_read(messages, file):
     model = small()
     model.graph.initializer[0].dims[:] = [3]
-    file = tmp_path / "model.onnx"
     file.write_bytes(model.SerializeToString())
-    assert "cannot be read: cannot reshape array" in refused(file, ModelSourceError)
+    messages.check(refused(file, ModelSourceError))
 
 
 def _node_behind_an_unknown_one(node: onnx.NodeProto) -> onnx.ModelProto:
@@ -195,9 +180,8 @@ def _if_with_a_bad_node() -> onnx.NodeProto:
     ],
     ids=["attribute", "operand", "branch", "inside of a branch"],
 )
-def test_every_node_is_checked_whatever_is_before_it(node, why, tmp_path):
+def test_every_node_is_checked_whatever_is_before_it(node, why, file):
     """Fuzzing found them: a KeyError and an IndexError came out of the translation."""
-    file = tmp_path / "model.onnx"
     onnx.save(_node_behind_an_unknown_one(node), file)
     text = refused(file, ModelSourceError)
     assert text.startswith(f"the model is malformed\n  where: {file}\n  why: ")
@@ -205,9 +189,8 @@ def test_every_node_is_checked_whatever_is_before_it(node, why, tmp_path):
 
 
 @pytest.mark.parametrize("name", [b"input_ids", b"last_hidden_state"])
-def test_names_that_are_no_text(tmp_path, name):
+def test_names_that_are_no_text(name, file):
     """onnx's checker ended in a UnicodeDecodeError."""
-    file = tmp_path / "model.onnx"
     file.write_bytes(small().SerializeToString().replace(name, b"\xff\x80" + name[2:]))
     text = refused(file, ModelSourceError)
     why = text.splitlines()[2]
@@ -221,60 +204,35 @@ def test_names_that_are_no_text(tmp_path, name):
     )
 
 
-def test_operator_sets_that_are_too_old_or_too_new(tmp_path):
-    file = tmp_path / "model.onnx"
+def test_operator_sets_that_are_too_old_or_too_new(messages, file):
     model = small()
-    model.opset_import[0].version = 10
-    file.write_bytes(model.SerializeToString())
-    assert refused(file, UnsupportedModelError) == (
-        f"the model uses operator set 10\n  where: {file}\n"
-        f"  why: operator sets 11 to {NEWEST} are supported; older ones define slice, clip and "
-        "softmax differently\n"
-        "  what to do: export it again with opset_version=11 or newer, or convert it with "
-        "onnx.version_converter"
-    )
-    model.opset_import[0].version = NEWEST + 1
-    file.write_bytes(model.SerializeToString())
-    assert refused(file, UnsupportedModelError) == (
-        f"the model uses operator set {NEWEST + 1}\n  where: {file}\n"
-        f"  why: onnx {onnx.__version__} knows operator sets up to {NEWEST}\n"
-        "  what to do: install a newer onnx, or export the model with an older operator set"
-    )
+    for version in (10, NEWEST + 1):
+        model.opset_import[0].version = version
+        file.write_bytes(model.SerializeToString())
+        parts = {"newest": NEWEST, "newer": NEWEST + 1, "version": onnx.__version__}
+        messages.check(refused(file, UnsupportedModelError), **parts)
 
 
 @pytest.mark.parametrize(
     ("missing", "verify"), [("onnx", True), ("onnx", False), ("onnxruntime", True)]
 )
-def test_missing_packages_name_the_extra(tmp_path, monkeypatch, missing, verify):
+def test_missing_packages_name_the_extra(monkeypatch, missing, verify, messages, file):
     from importlib import util
 
     find = util.find_spec
     monkeypatch.setattr(
         util, "find_spec", lambda name, *rest: None if name == missing else find(name, *rest)
     )
-    file = tmp_path / "model.onnx"
-    onnx.save(small(), file)
-    what, otherwise = "importing an ONNX file", ""
-    if missing == "onnxruntime":
-        what = "comparing the import with its source"
-        otherwise = ", or load with verify=False"
-    assert refused(file, MissingExtraError, verify=verify) == (
-        f"{what} needs {missing}, which is not installed\n"
-        "  where: ibert_tvm.load\n"
-        "  why: onnx and onnxruntime are optional: a quantised model runs without them\n"
-        f"  what to do: pip install 'ibert-tvm[onnx]'{otherwise}"
-    )
+    messages.check(refused(file, MissingExtraError, verify=verify))
 
 
-def test_without_comparison_onnx_runtime_is_not_needed(tmp_path, monkeypatch):
+def test_without_comparison_onnx_runtime_is_not_needed(monkeypatch, file):
     from importlib import util
 
     find = util.find_spec
     monkeypatch.setattr(
         util, "find_spec", lambda name, *rest: None if name == "onnxruntime" else find(name, *rest)
     )
-    file = tmp_path / "model.onnx"
-    onnx.save(small(), file)
     assert ibert.load(file, verify=False).verified_error is None
 
 
@@ -298,53 +256,35 @@ def halved(model, kind):
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_weights_of_16_bits_are_taken_exactly(tmp_path, kind):
+def test_weights_of_16_bits_are_taken_exactly(kind, file):
     model = halved(small(), kind)
     table = onnx.numpy_helper.to_array(model.graph.initializer[0]).astype("float32")
-    file = tmp_path / "model.onnx"
     file.write_bytes(model.SerializeToString())
     loaded = ibert.load(file)
     assert loaded.verified_error is not None and loaded.verified_error < 1e-5
     np.testing.assert_array_equal(loaded.parameters["words.weight"], table)
 
 
-def test_weights_of_double_precision(tmp_path):
+def test_weights_of_double_precision(messages, file):
     model = small()
     table = model.graph.initializer[0]
     array = onnx.numpy_helper.to_array(table).astype("double")
     table.CopyFrom(onnx.numpy_helper.from_array(array, table.name))
-    file = tmp_path / "model.onnx"
     file.write_bytes(model.SerializeToString())
-    assert refused(file, UnsupportedModelError) == (
-        f"the model's weights are double\n  where: {file}, initializer words.weight\n"
-        "  why: calibration measures ranges in float32\n"
-        "  what to do: export the model in float32"
-    )
+    messages.check(refused(file, UnsupportedModelError))
 
 
-def test_a_folder_with_onnx_files_says_so(tmp_path):
+def test_a_folder_with_onnx_files_says_so(tmp_path, messages):
     onnx.save(small(), tmp_path / "model.onnx")
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    assert refused(tmp_path, ModelSourceError) == (
-        f"{tmp_path} has no weights of its own, but ONNX models\n  where: {tmp_path}\n"
-        "  why: it holds model.onnx\n"
-        f"  what to do: give the ONNX file itself, for example {tmp_path / 'model.onnx'}"
-    )
+    messages.check(refused(tmp_path, ModelSourceError))
 
 
-def test_names_of_inputs_are_no_list(tmp_path):
-    file = tmp_path / "model.onnx"
-    onnx.save(small(), file)
-    assert refused(file, ModelSourceError, inputs=["input_ids"]) == (
-        "the inputs of an ONNX file are not given as list\n  where: inputs\n"
-        "  why: it names its inputs itself; only names that differ can be given\n"
-        "  what to do: give a mapping such as {'input_mask': 'attention_mask'}, or leave it out"
-    )
+def test_names_of_inputs_are_no_list(messages, file):
+    messages.check(refused(file, ModelSourceError, inputs=["input_ids"]))
 
 
-def test_reading_keeps_the_model_as_it_is(tmp_path):
-    file = tmp_path / "model.onnx"
-    onnx.save(small(), file)
+def test_reading_keeps_the_model_as_it_is(file):
     model, files = reading.read_model_files(file)
     assert files == (file,)
     assert model == small()

@@ -184,17 +184,13 @@ def test_attention_of_decoders(attributes, expected):
     assert (int(call.attrs["after"]), float(call.attrs["cap"])) == expected
 
 
-def test_attention_that_has_no_form_is_refused():
+def test_attention_that_has_no_form_is_refused(messages):
     g = Graph(opset=23)
     x = g.words()
     parts = [g.heads(g.linear(x, name)) for name in "qkv"]
     context = g.op("Attention", *parts, "", parts[1], parts[2], name="attend")
-    why = "it reads keys and values of earlier calls"
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError) as error:
         import_onnx_model(g.model(g.joined(context)), source="by hand", verify=False)
-    assert error.value.what == "Attention has no integer form here"
-    assert error.value.where.startswith("operator Attention, node attend, layer q ")
-    assert error.value.why == why
     # What was matched before it is in the report.
     assert error.value.report is not None
     assert [item.name for item in error.value.report.matched] == ["words", "q", "k", "v"]
@@ -204,23 +200,22 @@ def test_attention_that_has_no_form_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("kind", "attributes", "why"),
+    ("kind", "attributes"),
     [
-        ("Attention", {"do_rotary": 1}, "it rotates queries and keys"),
-        ("SimplifiedLayerNormalization", {"axis": 1}, "it normalises over the axes from 1 on"),
-        ("RotaryEmbedding", {"scale": 2.0}, "it scales its result"),
-        ("PackedAttention", {}, "the operator com.microsoft.PackedAttention is not known here"),
+        ("Attention", {"do_rotary": 1}),
+        ("SimplifiedLayerNormalization", {"axis": 1}),
+        ("RotaryEmbedding", {"scale": 2.0}),
+        ("PackedAttention", {}),
     ],
 )
-def test_other_fused_operators_are_refused(kind, attributes, why):
+def test_other_fused_operators_are_refused(kind, attributes, messages):
     g = Graph(opset=17)
     x = g.words()
     more = {"num_heads": HEADS} if kind == "Attention" else {}
     size = 3 * CHANNELS if kind == "Attention" else CHANNELS
     y = g.op(kind, x, g.weight("w.weight", CHANNELS, size), **more, **attributes, **ORT)
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError):
         import_onnx_model(g.model(y), source="by hand", verify=False)
-    assert error.value.why.startswith(why)
 
 
 def test_a_gemm_with_its_activation_and_a_layer_norm_before_its_operator_set():

@@ -32,80 +32,51 @@ def renamed(*names: str) -> Graph:
     return g
 
 
-def test_inputs_by_other_names():
+def test_inputs_by_other_names(messages):
     g = renamed("tokens:0", "mask")
     model = g.model(g.attention(encoder(g), g.additive_mask))
     names = {"tokens:0": "input_ids", "mask": "attention_mask"}
     assert load(model, inputs=names).info.inputs == ("input_ids", "attention_mask")
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError):
         load(model)
-    assert str(error.value) == (
-        "the model takes an input 'tokens:0', which is unknown here\n  where: by hand\n"
-        "  why: inputs are input_ids, attention_mask, token_type_ids, pixel_values, "
-        "input_features\n"
-        "  what to do: if it is one of them, say so: inputs={'tokens:0': 'input_ids'}, on the "
-        "command line --input tokens:0=input_ids; else export the model without it"
-    )
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError):
         load(model, inputs={"tokens:0": "input_ids"})
-    assert "inputs={'mask': 'attention_mask'}" in error.value.todo
 
 
 @pytest.mark.parametrize(
-    ("names", "text"),
+    "names",
     [
-        (
-            {"x": "input_ids"},
-            "the model has no input 'x'\n  where: by hand\n"
-            "  why: its inputs are input_ids, attention_mask\n  what to do: name one of these",
-        ),
-        (
-            {"input_ids": "ids"},
-            "the input 'input_ids' cannot be 'ids'\n  where: by hand\n"
-            "  why: inputs are input_ids, attention_mask, token_type_ids, pixel_values, "
-            "input_features, each once\n"
-            "  what to do: use one of them",
-        ),
+        {"x": "input_ids"},
+        {"input_ids": "ids"},
     ],
 )
-def test_names_that_do_not_fit(names, text):
+def test_names_that_do_not_fit(names, messages):
     g = Graph()
-    with pytest.raises(UsageError) as error:
+    with messages.raises(UsageError):
         load(g.model(encoder(g)), inputs=names)
-    assert str(error.value) == text
 
 
-def test_a_graph_without_token_ids():
+def test_a_graph_without_token_ids(messages):
     g = Graph(inputs=("attention_mask",))
     x = g.op("Cast", g.axes("Unsqueeze", "attention_mask", -1), to=TensorProto.FLOAT)
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError):
         load(g.model(x))
-    assert str(error.value) == (
-        "the model takes no input_ids\n  where: by hand\n  why: its inputs are attention_mask\n"
-        "  what to do: name the input that holds token ids: inputs={'NAME': 'input_ids'}, on the "
-        "command line --input NAME=input_ids"
-    )
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape", "found"),
+    ("dtype", "shape"),
     [
-        (TensorProto.FLOAT, ["b", "s"], "float of 2"),
-        (TensorProto.INT64, ["b", "s", 3], "int64 of 3"),
-        (91, ["b", "s"], "type 91 of 2"),
+        (TensorProto.FLOAT, ["b", "s"]),
+        (TensorProto.INT64, ["b", "s", 3]),
+        (91, ["b", "s"]),
     ],
 )
-def test_inputs_of_another_kind(dtype, shape, found):
+def test_inputs_of_another_kind(dtype, shape, messages):
     g = Graph()
     model = g.model(encoder(g))
     model.graph.input[0].CopyFrom(helper.make_tensor_value_info("input_ids", dtype, shape))
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError):
         load(model)
-    assert str(error.value) == (
-        f"the input input_ids is {found} dimensions\n  where: by hand\n"
-        "  why: input_ids is a tensor [batch, seq_len] of int64 or int32\n"
-        "  what to do: export the model so that it takes token tensors"
-    )
 
 
 # -- heads -----------------------------------------------------------------------------------
@@ -226,14 +197,8 @@ def test_logits_by_their_dimensions(rank, head):
 
 
 @pytest.mark.parametrize("head", ["pooled", "question_answering", "image_classification"])
-def test_a_head_that_the_graph_does_not_compute(head):
+def test_a_head_that_the_graph_does_not_compute(head, messages):
     g = Graph()
     model = g.model(encoder(g), names=("last_hidden_state",))
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         load(model, head=head)
-    assert str(error.value) == (
-        f"the model does not compute the head {head}\n  where: by hand\n"
-        "  why: its outputs are last_hidden_state\n"
-        "  what to do: leave the head out to import what the model computes, or export it with "
-        "this head"
-    )

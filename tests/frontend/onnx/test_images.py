@@ -16,6 +16,7 @@ from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.frontend.transformers_import import real_size
 from tests.compatibility.architectures import ARCHITECTURES
 from tests.compatibility.table import build
+from tests.snapshots import Messages
 
 from .graphs import CHANNELS, Graph
 
@@ -70,41 +71,29 @@ def test_convolutions_of_images(conv: dict[str, Any], kernel: int, operator: str
 STRIDES = {"strides": [4, 4]}
 
 
-def test_a_size_that_the_graph_leaves_free_is_given() -> None:
+def test_a_size_that_the_graph_leaves_free_is_given(messages: Messages) -> None:
     model = graph(STRIDES, ("batch", "planes", "height", "width"))
     assert imported(model, image_size=SIZE).info.image_size == SIZE
-    with pytest.raises(UnsupportedModelError) as caught:
+    with messages.raises(UnsupportedModelError):
         imported(model)
-    assert str(caught.value) == (
-        "the size of pixel_values is ? x ? x ? in the graph\n  where: by hand\n"
-        "  why: there is one length of sequence per size, and the graph leaves it free\n"
-        "  what to do: give image_size=(channels, height, width), or put the model's config.json "
-        "beside the file"
-    )
 
 
 @pytest.mark.parametrize(
-    ("size", "given", "what"),
+    ("size", "given"),
     [
-        (
-            ("b", *SIZE),
-            (3, 8, 8),
-            "the size of pixel_values is 3 x 8 x 12, and 3 x 8 x 8 was given",
-        ),
-        ((1, *SIZE), None, "the model is exported for a batch of 1 of pixel_values"),
-        (("b", 3, 96), None, "the input pixel_values is float of 3 dimensions"),
+        (("b", *SIZE), (3, 8, 8)),
+        ((1, *SIZE), None),
+        (("b", 3, 96), None),
     ],
 )
-def test_sizes_that_are_refused(size: Any, given: Any, what: str) -> None:
-    with pytest.raises(UnsupportedModelError) as caught:
+def test_sizes_that_are_refused(size: Any, given: Any, messages: Messages) -> None:
+    with messages.raises(UnsupportedModelError):
         imported(graph(STRIDES, size), image_size=given, verify=False)
-    assert caught.value.what == what
 
 
-def test_heads_of_tokens_are_refused() -> None:
-    with pytest.raises(ModelSourceError) as caught:
+def test_heads_of_tokens_are_refused(messages: Messages) -> None:
+    with messages.raises(ModelSourceError):
         imported(graph(STRIDES), head="token_classification")
-    assert caught.value.what == "the model does not compute the head token_classification"
 
 
 class Output(torch.nn.Module):

@@ -71,20 +71,13 @@ def test_every_operator_set_is_read(opset, expected):
 
 
 @pytest.mark.parametrize("axis", [1, 2])
-def test_softmax_of_old_operator_sets_normalises_over_several_axes(axis):
+def test_softmax_of_old_operator_sets_normalises_over_several_axes(axis, messages):
     g = Graph(opset=11)
     x = g.words()
     q, k, v = (g.heads(g.linear(x, part)) for part in "qkv")
     scores = g.op("MatMul", q, g.op("Transpose", k, perm=[0, 1, 3, 2]))
     weights = g.op("Softmax", g.additive_mask(scores), axis=axis, name="soft")
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError):
         import_onnx_model(
             g.model(g.joined(g.op("MatMul", weights, v))), source="by hand", verify=False
         )
-    assert str(error.value) == (
-        "Softmax has no integer form here\n"
-        "  where: operator Softmax, node soft, layer q (needed by n37.out)\n"
-        f"  why: in operator set 11 it normalises over all axes from {axis} on, not one\n"
-        "  what to do: use a model built from linear, attention, layer_norm, gelu, relu, tanh, "
-        "embedding and add, or change this part of it; `ibert inspect` shows what was matched"
-    )

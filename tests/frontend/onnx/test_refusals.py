@@ -13,11 +13,6 @@ from ibert_tvm.frontend.onnx.importing import import_onnx_model
 
 from .graphs import CHANNELS, WIDTH, Graph
 
-ADVICE = (
-    "use a model built from linear, attention, layer_norm, gelu, relu, tanh, embedding and add, or "
-    "change this part of it; `ibert inspect` shows what was matched"
-)
-
 
 def at(make: Callable[[Graph], str]) -> UnsupportedModelError:
     g = Graph(opset=17)
@@ -25,13 +20,6 @@ def at(make: Callable[[Graph], str]) -> UnsupportedModelError:
     with pytest.raises(UnsupportedModelError) as error:
         import_onnx_model(g.model(output, names=("out",)), source="by hand", verify=False)
     return error.value
-
-
-def check(make: Callable[[Graph], str], kind: str, place: str, why: str) -> None:
-    assert str(at(make)) == (
-        f"{kind} has no integer form here\n  where: operator {kind}, {place} (needed by out)\n"
-        f"  why: {why}\n  what to do: {ADVICE}"
-    )
 
 
 def dense(g: Graph) -> str:
@@ -92,103 +80,26 @@ def branch(g: Graph) -> str:
 
 
 @pytest.mark.parametrize(
-    ("make", "kind", "place", "why"),
+    "make",
     [
-        (
-            lambda g: g.op("Softplus", dense(g), name="act"),
-            "Softplus",
-            "node act, layer encoder.dense",
-            "the operator Softplus is not known here",
-        ),
-        (
-            lambda g: g.op("Mystery", dense(g), name="act", domain="my.domain"),
-            "Mystery",
-            "node act, layer encoder.dense",
-            "the operator my.domain.Mystery is not known here",
-        ),
-        (
-            lambda g: g.op("Erf", "input_ids", name="act"),
-            "Erf",
-            "node act",
-            "it does not fit the types of its operands",
-        ),
-        (
-            lambda g: g.op("Transpose", g.array([[1.0, 2.0]]), perm=[0, 1, 2], name="turn"),
-            "Transpose",
-            "node turn",
-            "onnx cannot compute it from constants: axes don't match array",
-        ),
-        (
-            squared_gate,
-            "Mul",
-            "node times, layer encoder.dense",
-            "the function multiply(x, multiply(sigmoid(x), sigmoid(x))) is none of gelu (erf or "
-            "tanh form), silu (quick-GELU is one), relu, leaky relu, tanh, sigmoid, log(1 + relu), "
-            "a line that is clipped (ReLU6, hard sigmoid), x times one (hard swish)",
-        ),
-        (
-            mean_norm,
-            "Mul",
-            "node scale, layer words",
-            "over the channels of a token it computes multiply(divide(x, add(mean(abs(x)), "
-            "weight)), weight), which is neither a LayerNorm nor an RMSNorm",
-        ),
-        (
-            softmax_of_hidden,
-            "Softmax",
-            "node soft, layer encoder.dense",
-            "a softmax is taken of something other than attention scores",
-        ),
-        (
-            later_tokens,
-            "Add",
-            "node hide, layer self.q",
-            "what a query sees is no range of distances from it: global tokens, blocks and dilated "
-            "windows have no form",
-        ),
-        (
-            relative_bias,
-            "Add",
-            "node bias, layer self.q",
-            "the mask follows none of the inputs: what is added to the scores is neither 0 nor "
-            "below -1000: it is a bias, not a mask",
-        ),
-        (
-            branch,
-            "If",
-            "node branch",
-            "its condition depends on the data, so it would be a branch",
-        ),
-        (
-            lambda g: g.axes("ReduceMean", dense(g), 1, name="average"),
-            "ReduceMean",
-            "node average, layer encoder.dense",
-            "a mean over all tokens counts padding too, so the result would change with the "
-            "length; use a mean over the tokens that the mask marks",
-        ),
-        (
-            lambda g: g.op("Reshape", dense(g), g.array([5, CHANNELS], "int64"), name="fixed"),
-            "Reshape",
-            "node fixed, layer encoder.dense",
-            f"the shape (5, {CHANNELS}) does not hold (2, 13, {CHANNELS}): sizes of the exported "
-            "example are written into it",
-        ),
-        (
-            lambda g: g.op("Cast", dense(g), to=99, name="odd"),
-            "Cast",
-            "node odd, layer encoder.dense",
-            "it casts to type 99, which is no element type",
-        ),
-        (
-            lambda g: g.op("Reshape", dense(g), g.array([0, 0, 0, 0], "int64"), name="kept"),
-            "Reshape",
-            "node kept, layer encoder.dense",
-            f"the shape (0, 0, 0, 0) keeps an extent that (2, 13, {CHANNELS}) lacks",
-        ),
+        lambda g: g.op("Softplus", dense(g), name="act"),
+        lambda g: g.op("Mystery", dense(g), name="act", domain="my.domain"),
+        lambda g: g.op("Erf", "input_ids", name="act"),
+        lambda g: g.op("Transpose", g.array([[1.0, 2.0]]), perm=[0, 1, 2], name="turn"),
+        squared_gate,
+        mean_norm,
+        softmax_of_hidden,
+        later_tokens,
+        relative_bias,
+        branch,
+        lambda g: g.axes("ReduceMean", dense(g), 1, name="average"),
+        lambda g: g.op("Reshape", dense(g), g.array([5, CHANNELS], "int64"), name="fixed"),
+        lambda g: g.op("Cast", dense(g), to=99, name="odd"),
+        lambda g: g.op("Reshape", dense(g), g.array([0, 0, 0, 0], "int64"), name="kept"),
     ],
 )
-def test_refusals(make, kind, place, why):
-    check(make, kind, place, why)
+def test_refusals(make, messages):
+    messages.check(str(at(make)))
 
 
 def test_the_report_holds_what_was_matched_before():
@@ -220,29 +131,19 @@ def test_what_no_output_needs_is_not_refused():
     assert [m.name for m in model.report.matched] == ["words", "encoder.dense"]
 
 
-def test_an_operand_from_nowhere():
+def test_an_operand_from_nowhere(messages):
     g = Graph(opset=17)
     model = g.model(g.op("Add", g.words(), "lost", name="sum"), names=("out",))
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         import_onnx_model(model, source="by hand", verify=False)
-    assert str(error.value) == (
-        "the model is malformed\n  where: node sum (Add)\n"
-        "  why: its operand lost is no input, no initializer and no result of an earlier node\n"
-        "  what to do: export it again"
-    )
 
 
-def test_an_output_from_nowhere():
+def test_an_output_from_nowhere(messages):
     g = Graph(opset=17)
     model = g.model(dense(g), names=("out",))
     model.graph.output[0].name = "*/ int x; /*"
-    with pytest.raises(ModelSourceError) as error:
+    with messages.raises(ModelSourceError):
         import_onnx_model(model, source="by hand", verify=False)
-    assert str(error.value) == (
-        'the model is malformed\n  where: output "*/ int x; /*"\n'
-        "  why: it is no input, no initializer and no result of a node\n"
-        "  what to do: export it again"
-    )
 
 
 def test_inputs_of_no_token():

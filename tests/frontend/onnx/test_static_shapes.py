@@ -54,51 +54,29 @@ def test_one_shape(batch, length, folded):
     assert ModelInfo.from_json(json.loads(json.dumps(model.info.to_json()))) == model.info
 
 
-def test_it_is_compiled_for_its_shape_only():
+def test_it_is_compiled_for_its_shape_only(messages):
     quantized = ibert.quantize(encoder(1, 16), [batch_of(8, 16)])
-    with pytest.raises(UsageError) as error:
+    with messages.raises(UsageError):
         ibert.compile(quantized, target="x86-64-v3", shapes=[(1, 16), (2, 16)])
-    assert str(error.value) == (
-        "cannot compile for batch 2, sequence length 16\n"
-        "  why: the source was exported for batch 1 and sequence length 16 only\n"
-        "  what to do: choose batch 1 and sequence length 16, or export the source with dynamic "
-        "axes and quantise it again"
-    )
     assert check_shapes(None, quantized) == [(1, 16)]
 
 
-def test_a_shape_that_leaves_the_axes_alike():
-    with pytest.raises(UnsupportedModelError) as error:
+def test_a_shape_that_leaves_the_axes_alike(messages):
+    with messages.raises(UnsupportedModelError):
         encoder(16, 16)
-    assert str(error.value) == (
-        "the model is exported for 16 sequences of 16 tokens\n  where: by hand\n"
-        "  why: batch and length are equal, so that the two axes cannot be told apart\n"
-        "  what to do: export it with dynamic axes, or with another batch size"
-    )
 
 
-def test_a_shape_beyond_memory():
+def test_a_shape_beyond_memory(messages):
     """It was allocated."""
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError):
         encoder(2**62, 16)
-    assert str(error.value) == (
-        "the model is exported for 4611686018427387904 sequences of 16 tokens\n  where: by hand\n"
-        "  why: it is run once at the shape that it fixes, of at most 65536 tokens or 67108864 "
-        "numbers\n"
-        "  what to do: export it with dynamic axes, or for a smaller shape"
-    )
 
 
-def test_inputs_of_different_shapes():
+def test_inputs_of_different_shapes(messages):
     g = Graph(opset=17, shape=(1, 16))
     g.inputs[1].type.tensor_type.shape.dim[1].dim_value = 8
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError):
         import_onnx_model(g.model(g.words()), source="by hand")
-    assert str(error.value) == (
-        "the inputs have lengths of 8 and 16\n  where: by hand\n"
-        "  why: all inputs are tensors [batch, seq_len] of one shape, with several tokens\n"
-        "  what to do: export the model with inputs of one shape, or with dynamic axes"
-    )
 
 
 def test_long_sequences_take_few_probes():

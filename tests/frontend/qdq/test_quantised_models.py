@@ -116,28 +116,10 @@ def test_symmetric_weights_are_the_integers_of_the_file(tmp_path):
     }
 
 
-def test_every_scale_that_is_missing_is_listed(tmp_path):
+def test_every_scale_that_is_missing_is_listed(tmp_path, messages):
     model = quantize(tmp_path, encoder(layers=1), **VARIANTS["qdq_linear"])
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         quantize_model(imported(model, verify=False))
-    assert str(caught.value) == (
-        "the quantised model has no scale for 5 values\n"
-        "  where: \n"
-        "    embeddings.position_embeddings.add (16-bit stream of add, tensor "
-        "/embeddings/Add_1_output_0)\n"
-        "    encoder.layer.0.attention.output.dense.add (16-bit stream of add, tensor "
-        "/encoder/layer/0/attention/output/Add_output_0)\n"
-        "    encoder.layer.0.intermediate.dense (16-bit stream of linear, tensor "
-        "/encoder/layer/0/intermediate/dense/Add_output_0)\n"
-        "    encoder.layer.0.output.dense.add (16-bit stream of add, tensor "
-        "/encoder/layer/0/output/Add_output_0)\n"
-        "    encoder.layer.0.output.LayerNorm (16-bit stream of layer_norm, tensor "
-        "/encoder/layer/0/output/LayerNorm_output_0)\n"
-        "  why: its QuantizeLinear nodes round other tensors only, and every value of an "
-        "integer-only program needs a scale\n"
-        "  what to do: give texts to estimate the missing scales from: --calibration FILE, or "
-        "calibration=texts; the scales of the file stay as they are"
-    )
 
 
 def test_the_record_says_where_every_scale_comes_from(tmp_path):
