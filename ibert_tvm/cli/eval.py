@@ -49,8 +49,9 @@ def command(
     text
         Texts that calibration has not seen, one per line; by default the package's.
     seq_len
-        Truncate the texts to this many tokens; by default 128, and with --task what a library was
-        compiled for (384 of a NAME.ibert that answers questions).
+        Truncate the texts to this many tokens; by default 128 or all positions of a model that has
+        fewer, and with --task what a library was compiled for (384 of a NAME.ibert that answers
+        questions).
     limit
         Use only the first texts.
     max_drop
@@ -86,7 +87,7 @@ def command(
             todo="give --against FLOAT_MODEL, or --task and --data",
         )
     load = partial(source.load, against)
-    return compare(model, against, load, text, seq_len or "128", limit, why, device)
+    return compare(model, against, load, text, seq_len, limit, why, device)
 
 
 def compare(
@@ -94,7 +95,7 @@ def compare(
     against: Path,
     load: Callable[[str], CanonicalModel],
     text: Path | None,
-    seq_len: str,
+    seq_len: str | None,
     limit: int | None,
     why: bool = False,
     device: str | None = None,
@@ -117,7 +118,6 @@ def compare(
     from ..texts import data_file
     from .progress import progress
 
-    length = parse_size("--seq-len", seq_len)
     texts = read_texts("--text", text or data_file("heldout.txt"), limit)
     check_device(device, rpc=None)
     compiled = not model.is_dir()
@@ -137,6 +137,7 @@ def compare(
         )
     metadata = read_metadata(model) if compiled else None
     info = metadata.info if metadata else read_info(model)
+    length = info.length(None if seq_len is None else parse_size("--seq-len", seq_len))
     check_seq_len(length, info, metadata)
 
     started = time.perf_counter()

@@ -181,7 +181,7 @@ class Shapes:
             If the model has no positions for a length.
         """
         longest = info.max_sequence_length
-        lengths = [min(128, longest or 128)] if info.image_size is None else [longest or 0]
+        lengths = [info.length(None) if info.image_size is None else longest or 0]
         if self.seq_len is not None:
             lengths = parse_sizes("--seq-len", self.seq_len)
         asked = max(lengths)

@@ -67,7 +67,7 @@ def command(
     preset: Annotated[str | None, Choice(PRESET_NAMES)] = None,
     fidelity: Annotated[str | None, Choice(FIDELITIES)] = None,
     observer: Annotated[str | None, Choice(OBSERVERS)] = None,
-    seq_len: str = "128",
+    seq_len: str | None = None,
     source: HeadOptions,
     widen: bool = False,
     limit: MaybeOne = None,
@@ -103,7 +103,8 @@ def command(
     observer
         How the ranges of activations are chosen. [default: as the fidelity says]
     seq_len
-        Truncate the calibration texts to this many tokens.
+        Truncate the calibration texts to this many tokens. [default: 128, or all positions of the
+        model where these are fewer]
     widen
         Of a quantised model: keep sums, LayerNorm and GELU's input in 16 bits over the range that
         the file gives them, instead of rounding them to its 8 bits.
@@ -120,7 +121,7 @@ def command(
     from ..texts import data_file
     from .progress import progress
 
-    length = parse_size("--seq-len", seq_len)
+    wanted = None if seq_len is None else parse_size("--seq-len", seq_len)
     other = preset not in (None, "accurate")
     given = {"--fidelity": fidelity, "--observer": observer, "--preset": other, "--widen": widen}
     _check_search(search, task, [option for option, value in given.items() if value])
@@ -142,6 +143,7 @@ def command(
         from ..quantization.scale_source import scale_source
 
         imported = source.load(model, source.chosen_head, tokenizer)
+        length = imported.info.length(wanted)
         scales = scale_source(imported, preset, batches is not None)
         if batches is None and scales.needs_data:
             batches = _read(data_file("calibration.txt"), limit)

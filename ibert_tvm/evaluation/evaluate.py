@@ -94,7 +94,7 @@ def fidelity(
     candidate: QuantizedModel | Library,
     reference: CanonicalModel,
     texts: Sequence[str | tuple[str, str]],
-    seq_len: int = 128,
+    seq_len: int | None = None,
     tokenizer: Tokenizer | None = None,
     layers: bool = True,
     progress: Progress | None = None,
@@ -109,8 +109,8 @@ def fidelity(
         The float model that it was made from.
     texts : sequence of str or of (str, str)
         Texts, or pairs of texts, that calibration has not seen; at least one.
-    seq_len : int
-        Truncate them to this many tokens.
+    seq_len : int, optional
+        Truncate them to this many tokens, as `ibert_tvm.quantize` does.
     tokenizer : Tokenizer, optional
         By default the candidate's own.
     layers : bool
@@ -129,6 +129,7 @@ def fidelity(
     """
     info = candidate.info if isinstance(candidate, QuantizedModel) else candidate.metadata.info
     check_pair(info, reference.info)
+    seq_len = info.length(seq_len)
     if isinstance(candidate, QuantizedModel):
         check_seq_len(seq_len, info)
     else:

@@ -13,6 +13,8 @@ from ..common.errors import DocumentError
 from ..common.schema import INTEGER, STRING, check, either, one_of
 from .heads import HEADS, KINDS
 
+_DEFAULT_LENGTH = 128
+
 
 @dataclass(frozen=True)
 class RealInput:
@@ -184,6 +186,12 @@ class ModelInfo:
             raise ValueError(f"problem_type is {self.problem_type!r}, none of {', '.join(SCORES)}")
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
             raise ValueError(f"there is no prompt {self.default_prompt_name!r}, the default")
+
+    def length(self, wanted: int | None) -> int:
+        """Tokens that texts are cut to: what is wanted, else 128, or all where there are fewer."""
+        if wanted is not None:
+            return wanted
+        return min(_DEFAULT_LENGTH, self.max_sequence_length or _DEFAULT_LENGTH)
 
     @property
     def score_function(self) -> str | None:

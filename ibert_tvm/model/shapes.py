@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from .artefact import QuantizedModel
     from .model_info import ModelInfo
 
-_DEFAULT_LENGTH = 128
-
 
 def check_shapes(
     shapes: Sequence[tuple[int, int]] | None, quantized: QuantizedModel
@@ -20,9 +18,9 @@ def check_shapes(
     """Shapes without repetition, smallest first; UsageError for what the model cannot take."""
     info = quantized.info
     if shapes is None:
-        only = info.max_sequence_length if info.image_size is not None else None
         batch, length = info.static_shape or (None, None)
-        shapes = [(batch or 1, length or only or _DEFAULT_LENGTH)]
+        only = info.max_sequence_length if info.image_size is not None else None
+        shapes = [(batch or 1, length or only or info.length(None))]
     if not shapes:
         raise UsageError(
             "no shape to compile for",

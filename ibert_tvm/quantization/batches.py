@@ -326,7 +326,7 @@ def batches_of(
         tokenizer = Tokenizer(model.tokenizer)
     if options.short_pieces:
         texts += short_pieces(texts, options.seed)
-    return batches_of_texts(texts, tokenizer, model.info, options.seq_len)
+    return batches_of_texts(texts, tokenizer, model.info, model.info.length(options.seq_len))
 
 
 def _is_text(item: Any) -> TypeGuard[Text]:

@@ -45,7 +45,7 @@ class Observation:
         If a setting is out of range; the message lists the allowed values.
     """
 
-    seq_len: int = 128
+    seq_len: int | None = None
     short_pieces: bool = False
     sample_tokens: int = 2048
     seed: int = 0
@@ -61,7 +61,7 @@ class Observation:
             f"use one of: {', '.join(OBSERVERS)}",
         )
         _check(
-            self.seq_len >= 1,
+            self.seq_len is None or self.seq_len >= 1,
             f"a sequence length of {self.seq_len}",
             "a sequence has at least one token",
             "use a positive number",

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["assemble", "calibrate", "default_texts", "quantize", "quantize_by_default"]
 
-_SEQ_LEN = 128
-"""Tokens that calibration texts are cut off at, by default."""
-
 
 def quantize(
     model: CanonicalModel,
     calibration: Calibration | None = None,
     preset: str | None = None,
     *,
-    seq_len: int = 128,
+    seq_len: int | None = None,
     fidelity: str | None = None,
     observer: str | None = None,
     widen: bool = False,
@@ -53,8 +50,9 @@ def quantize(
         Forms of the non-linear functions, and what calibration may do (docs/numerics.md). By
         default "released" for a checkpoint that was trained with quantisation, the only kind that
         it serves, and "accurate" for every other model.
-    seq_len : int
-        Texts are truncated to this many tokens.
+    seq_len : int, optional
+        Texts are truncated to this many tokens; by default 128, or all that the model has
+        positions for where these are fewer.
     fidelity : {"fast", "default", "best"}, optional
         Of a float model and the preset "accurate": how close the integers are to come to it, and at
         what cost (`ibert_tvm.quantization.fidelity`). "default" by default.
@@ -92,7 +90,8 @@ def quantize(
     if options is None:
         level = source.fidelity(fidelity)
         changes = {} if observer is None else {"observer": observer}
-        options = options_of(level or PLAIN_FIDELITY, seq_len=seq_len, widen=widen, **changes)
+        length = model.info.length(seq_len)
+        options = options_of(level or PLAIN_FIDELITY, seq_len=length, widen=widen, **changes)
     table, summary = source.choose(CalibrationData(calibration, options, tokenizer, progress))
     if level is not None:
         summary = {"fidelity": level, **summary}
@@ -190,5 +189,4 @@ def quantize_by_default(source: CanonicalModel, progress: Progress | None = None
     With the scales of the source where it has them, else those of English texts of many kinds.
     Errors as of `quantize`.
     """
-    length = min(_SEQ_LEN, source.info.max_sequence_length or _SEQ_LEN)
-    return quantize(source, default_texts(source), seq_len=length, progress=progress)
+    return quantize(source, default_texts(source), progress=progress)

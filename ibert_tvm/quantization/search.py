@@ -134,7 +134,7 @@ def hold_back(texts: Sequence[Text]) -> tuple[list[Text], list[Text]]:
 def cosine_drop(
     reference: CanonicalModel,
     texts: Sequence[Text],
-    seq_len: int,
+    seq_len: int | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Measure:
     """Return the measure 1 - mean cosine between the outputs of both models.
@@ -145,7 +145,7 @@ def cosine_drop(
         The float model.
     texts : sequence of str or of (str, str)
         To measure on.
-    seq_len : int
+    seq_len : int, optional
         They are truncated to this many tokens.
     tokenizer : Tokenizer, optional
         By default the model's own.
@@ -220,7 +220,7 @@ def search(
     bound: float,
     measure: Measure,
     *,
-    seq_len: int = 128,
+    seq_len: int | None = None,
     tokenizer: Tokenizer | None = None,
     target: str = "host",
     begin: Callable[[str], None] | None = None,
@@ -237,8 +237,8 @@ def search(
         Largest drop that is accepted, positive.
     measure : Measure
         Of a quantised model; on data that calibration has not seen.
-    seq_len : int
-        Texts are truncated to this many tokens.
+    seq_len : int, optional
+        As of `ibert_tvm.quantize`.
     tokenizer : Tokenizer, optional
         By default the model's own.
     target : str
@@ -274,7 +274,7 @@ def search(
 
     before: _Recipe | None = None
     for recipe, (fidelity, changes) in _RECIPES.items():
-        options = options_of(fidelity, seq_len=seq_len, **changes)
+        options = options_of(fidelity, seq_len=model.info.length(seq_len), **changes)
         if short and options.forms.split_share and not options.forms.wide_operands:
             continue  # columns cost more there than 16 bits, and gain less
         if begin is not None:

@@ -33,7 +33,7 @@ def prepare(
     calibration: Calibration | None = None,
     *,
     head: str | None = None,
-    seq_len: int = 128,
+    seq_len: int | None = None,
     fidelity: str = "default",
     learn_scales: bool = False,
     progress: Progress | None = None,
@@ -53,8 +53,8 @@ def prepare(
         model has scales of an earlier training.
     head : str, optional
         One of `ibert_tvm.model.heads.HEADS`.
-    seq_len : int
-        Calibration texts are truncated to this many tokens.
+    seq_len : int, optional
+        Calibration texts are truncated to this many tokens, as for `ibert_tvm.quantize`.
     fidelity : {"fast", "default", "best"}
         How scales are chosen, preset "accurate".
     learn_scales : bool
@@ -96,7 +96,7 @@ def prepare(
         return IntegerModel(source, canonical, canonical.released, learn_scales, folder)
     chosen = preset or "accurate"
     level = fidelity if chosen == "accurate" else PLAIN_FIDELITY
-    options = options_of(level, seq_len=seq_len)
+    options = options_of(level, seq_len=canonical.info.length(seq_len))
     table, _ = calibrate(canonical, calibration, chosen, options, progress=progress)
     scales = TrainedScales.of_table(table, canonical.info.head)
     result = IntegerModel(source, canonical, scales, learn_scales, folder)

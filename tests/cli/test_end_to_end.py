@@ -342,7 +342,7 @@ def test_compile_quantises_a_model_folder_on_the_way(
         "calibration_texts": 354,
         "notes": [],
     }
-    assert ibert("quantize", source, "-o", folder, "--seq-len", "24").code == 0
+    assert ibert("quantize", source, "-o", folder).code == 0
     outcome = ibert("compile", folder, "-o", after, "--seq-len", "8", "--json")
     assert outcome.code == 0 and "quantized" not in outcome.document
     documents = [

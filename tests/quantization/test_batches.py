@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,7 @@ from ibert_tvm.common.errors import UsageError
 from ibert_tvm.model.model_info import ModelInfo, OutputInfo
 from ibert_tvm.model.tokenization import TokenizedBatch
 from ibert_tvm.quantization import CalibrationOptions
-from ibert_tvm.quantization.batches import Batch, batches_of_arrays, batches_of_texts
+from ibert_tvm.quantization.batches import Batch, batches_of, batches_of_arrays, batches_of_texts
 from ibert_tvm.quantization.observe import sampled_positions
 
 INFO = ModelInfo(
@@ -225,3 +228,12 @@ def test_short_sequences_count_like_long_ones():
     long, short = sampled_positions(batches, 60, seed=0)
     assert 20 <= short.sum() <= 40
     assert short.sum() + long.sum() == 60
+
+
+def test_the_default_length_is_one_that_the_model_has():
+    """Text towers and models for microcontrollers have fewer positions than 128."""
+    lengths = [replace(INFO, max_sequence_length=n).length(None) for n in (64, 512, None)]
+    assert lengths == [64, 128, 128] and INFO.length(5) == 5
+    model = SimpleNamespace(info=INFO, tokenizer={})
+    (batch,) = batches_of(model, ["word " * 200], CalibrationOptions().observation, Words())
+    assert batch.inputs["input_ids"].shape == (8, 64)
