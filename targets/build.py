@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax
@@ -61,7 +61,7 @@ class GpuBuild:
     storage_bytes: int
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """What the library says about its device code: `DeviceCode.report`, `storage_bytes`."""
         return {**self.device.report, "storage_bytes": self.storage_bytes}
 

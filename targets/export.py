@@ -15,9 +15,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from ibert_tvm.common.strict_json import JsonObject
 
 from .description import TargetDescription
 from .elf_check import check_elf
@@ -64,7 +66,7 @@ _VERSION_SCRIPT = "{ global: __tvm*; __TVM*; TVM*; ibert_*; local: *; };\n"
 
 
 def _write_sources(
-    folder: Path, parameters: Mapping[str, np.ndarray], metadata: Mapping[str, Any]
+    folder: Path, parameters: Mapping[str, np.ndarray], metadata: JsonObject
 ) -> None:
     """Write what is assembled and linked besides TVM's object files."""
     rows, size = weight_rows(parameters, ALIGNMENT)
@@ -78,7 +80,7 @@ def _write_sources(
     (folder / "exports.map").write_text(_VERSION_SCRIPT, encoding="utf-8")
 
 
-def _needed_symbols(metadata: Mapping[str, Any]) -> list[str]:
+def _needed_symbols(metadata: JsonObject) -> list[str]:
     """What TVM's runtime and ours look up in the library: its program, its kernels, its weights."""
     kernels = {
         kernel["name"]
@@ -91,7 +93,7 @@ def _needed_symbols(metadata: Mapping[str, Any]) -> list[str]:
 def export_library(
     executable: relax.VMExecutable,
     parameters: Mapping[str, np.ndarray],
-    metadata: Mapping[str, Any],
+    metadata: JsonObject,
     description: TargetDescription,
     path: Path,
     *,
@@ -143,7 +145,7 @@ def export_library(
             flags = compiled if source.endswith(".c") else ()
             run_tool([*linker, "-c", *flags, source, "-o", objects[-1]], work, what, description)
 
-        def link(output: str, objects: list[str], **_: Any) -> None:
+        def link(output: str, objects: list[str], **_: object) -> None:
             # --gc-sections drops the half-float conversions that TVM adds to every module: nothing
             # calls them, and no floating-point instruction shall be left in the library.
             flags = [
@@ -159,7 +161,7 @@ def export_library(
                 description,
             )
 
-        def pack(module: tvm.runtime.Module, *_: Any) -> str:
+        def pack(module: tvm.runtime.Module, *_: object) -> str:
             return pack_device_code(module, device, work, linker, description)
 
         # Names that TVM gives the objects of a module, and of what it imports.

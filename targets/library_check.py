@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from ibert_tvm.common.errors import TargetError
 
@@ -52,7 +51,7 @@ class LibraryCheck:
     reason: str = ""
     todo: str = ""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the result as a JSON-serialisable dictionary."""
         return asdict(self)
 

@@ -65,7 +65,7 @@ class ServiceProcess:
         self._socket = ours
         self._connection = Connection(os.dup(ours.fileno()))
 
-    def call(self, operation: str, values: tuple[Any, ...], wait: float, limit: float) -> Any:
+    def call(self, operation: str, values: tuple[object, ...], wait: float, limit: float) -> Any:
         """Ask for an operation.
 
         Parameters

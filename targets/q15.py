@@ -6,8 +6,6 @@ alone, an operator becomes that arithmetic; here it becomes the target's instruc
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 import tvm_ffi
 from tvm import ir, tirx
@@ -49,7 +47,7 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
         return _by_registers(call, intrinsics[width], width, lanes) if width else call
 
     @tirx.transform.prim_func_pass(opt_level=0, name="ibert.select_q15_instructions")
-    def run(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+    def run(function: tirx.PrimFunc, _module: object, _context: object) -> tirx.PrimFunc:
         return tvm_ffi.structural_map(function, (ir.Call, select))
 
     return run

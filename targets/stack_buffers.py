@@ -8,7 +8,6 @@ of a block of rows), so the calls would run hundreds of times per kernel: 4% of 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import tvm_ffi
 from tvm import tirx
@@ -36,7 +35,7 @@ def _mark(statement: tirx.AllocBuffer) -> tirx.AllocBuffer:
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_small_buffers_on_stack(
-    function: tirx.PrimFunc, _module: Any, _context: Any
+    function: tirx.PrimFunc, _module: object, _context: object
 ) -> tirx.PrimFunc:
     """Mark every buffer of up to `LARGEST_STACK_BUFFER` bytes as one for the stack."""
     return tvm_ffi.structural_map(function, (tirx.AllocBuffer, _mark))

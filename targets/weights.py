@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -55,7 +54,7 @@ class Weight:
         """Section that it has to itself, where weights are linked one by one."""
         return f"{WEIGHTS_SECTION}.{self.index}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """What a library's metadata say of it."""
         shape = list(self.shape)
         return {"name": self.name, "dtype": self.dtype, "shape": shape, "offset": self.offset}

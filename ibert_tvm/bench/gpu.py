@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from ..runtime import Library
@@ -49,7 +49,7 @@ def measure_gpu_time(library: Library, function: FunctionRecord, seconds: float)
     return statistics.median(bursts)
 
 
-def describe_gpu(library: Library) -> dict[str, Any]:
+def describe_gpu(library: Library) -> dict[str, object]:
     """The GPU that a library is loaded on, for the report: its name and what it is.
 
     Parameters

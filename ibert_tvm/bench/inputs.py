@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class Batch:
         Tokens including padding.
     """
 
-    inputs: Mapping[str, NDArray[Any]]
+    inputs: Mapping[str, np.ndarray]
     tokens: int
     places: int
 

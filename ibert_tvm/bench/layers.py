@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from ..model.roles import block_of, role_of
 
@@ -152,7 +152,7 @@ def measure_layers(
     while len(observed) < _LEAST_RUNS or time.perf_counter() < end:
         calls: list[tuple[str, int]] = []
 
-        def observe(name: str, nanoseconds: int, calls: list[Any] = calls) -> None:
+        def observe(name: str, nanoseconds: int, calls: list[tuple[str, int]] = calls) -> None:
             if not name.startswith(_RUNTIME):
                 calls.append((name, nanoseconds))
 

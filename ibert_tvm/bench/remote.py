@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def measure_remote_latency(
     """
     times = []
     for batch in batches:
-        given: dict[str, Any] = {name: batch.inputs.get(name) for name in _INPUTS}
+        given = {name: batch.inputs.get(name) for name in _INPUTS}
         checked = check_inputs(library.metadata, given)
         arrays = [
             np.ascontiguousarray(checked[record.name], dtype=record.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -126,7 +127,7 @@ _DETAILS = (
 )
 
 
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+def _for_people(row: Mapping[str, Any]) -> dict[str, Any]:
     decisions = " ".join(f"{name}={value}" for name, value in (row["tile"] or {}).items())
     faster = f"{row['faster']:.2f}x" if row["faster"] else None
     return {**row, "faster": faster, "tile": decisions or None}

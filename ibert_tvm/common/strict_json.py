@@ -12,13 +12,16 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, TypeAlias
 
 from .errors import DocumentError
+
+JsonObject: TypeAlias = Mapping[str, Any]
+"""An object of a document that was checked, or that is about to be written."""
 
 MAX_DIGITS = 32
 """Characters of a number."""

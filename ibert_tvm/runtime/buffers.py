@@ -5,10 +5,8 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 
@@ -16,7 +14,7 @@ ALIGNMENT = 64
 """Bytes on which compiled code expects every buffer to start."""
 
 
-def aligned_zeros(shape: Sequence[int], dtype: str) -> NDArray[Any]:
+def aligned_zeros(shape: Sequence[int], dtype: str) -> np.ndarray:
     """Array of zeros that compiled code may be given.
 
     Parameters
@@ -37,7 +35,7 @@ def aligned_zeros(shape: Sequence[int], dtype: str) -> NDArray[Any]:
     return memory[start : start + size].view(dtype).reshape(tuple(shape))
 
 
-def input_buffers(metadata: LibraryMetadata, function: FunctionRecord) -> dict[str, NDArray[Any]]:
+def input_buffers(metadata: LibraryMetadata, function: FunctionRecord) -> dict[str, np.ndarray]:
     """Aligned zeros for every input of a function, by name and in its order."""
     kinds = metadata.input_kinds(function)
     return {
@@ -57,9 +55,9 @@ class BufferedInputs:
 
     def __init__(self, metadata: LibraryMetadata) -> None:
         self.metadata = metadata
-        self.buffers: dict[str, dict[str, NDArray[Any]]] = {}
+        self.buffers: dict[str, dict[str, np.ndarray]] = {}
 
-    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
+    def inputs(self, function: FunctionRecord) -> Mapping[str, np.ndarray]:
         """As `ibert_tvm.runtime.engine.ExecutionContext.inputs`."""
         if function.name not in self.buffers:
             self.buffers[function.name] = input_buffers(self.metadata, function)
@@ -71,7 +69,7 @@ def mapped_weights(shared_object: ctypes.CDLL) -> int:
     return ctypes.addressof(ctypes.c_char.in_dll(shared_object, "ibert_weights"))
 
 
-def mapped_parameter(shared_object: ctypes.CDLL, record: ParameterRecord) -> NDArray[Any]:
+def mapped_parameter(shared_object: ctypes.CDLL, record: ParameterRecord) -> np.ndarray:
     """View of one parameter where the dynamic linker mapped it: nothing is copied.
 
     Parameters

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import DeviceError, error_lines
 from .cuda_memory import DeviceBlock, DeviceTensor, PinnedBlock
@@ -83,7 +82,7 @@ class _Inputs:
 
     host: PinnedBlock
     device: DeviceBlock
-    arrays: dict[str, NDArray[Any]]
+    arrays: dict[str, np.ndarray]
     tensors: list[DeviceTensor]
 
 
@@ -92,9 +91,9 @@ class _Captured:
     """One function as a graph, and what its copies and kernels use."""
 
     graph: int
-    outputs: list[NDArray[Any]]
+    outputs: list[np.ndarray]
     arguments: list[Any]
-    kept: tuple[Any, ...]
+    kept: tuple[object, ...]
 
 
 class CudaContext:
@@ -121,13 +120,13 @@ class CudaContext:
         functions = program.metadata.functions
         self._functions = {function.name: self._machine[function.name] for function in functions}
 
-    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
+    def inputs(self, function: FunctionRecord) -> Mapping[str, np.ndarray]:
         """As `ExecutionContext.inputs`: in one piece of pinned memory, copied at once."""
         if function.name not in self._inputs:
             self._inputs[function.name] = self._allocated(function)
         return self._inputs[function.name].arrays
 
-    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+    def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
         """As `ExecutionContext.run`: the outputs lie in pinned memory."""
         name, program = function.name, self._program
         if name not in self._captured:
@@ -206,7 +205,7 @@ class CudaContext:
                 names.append(kernel)
 
             def instrument(
-                _function: Any, kernel: str, before: bool, _result: Any, *_arguments: Any
+                _function: object, kernel: str, before: bool, _result: object, *_arguments: object
             ) -> int:
                 if before and not kernel.startswith(_VIRTUAL_MACHINE):
                     mark(kernel)

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ibert_tvm.targets.cuda.driver import runs_on
 
@@ -81,7 +79,7 @@ class CudaEngine:
             metadata, cuda, index, self.name, ffi, load_executable, parameters
         )
 
-    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+    def parameter(self, record: ParameterRecord) -> np.ndarray:
         """As `Engine.parameter`, on the host."""
         return mapped_parameter(self._shared_object, record)
 

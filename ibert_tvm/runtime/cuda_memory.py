@@ -6,10 +6,8 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .cuda_runtime import CUDA, CudaRuntime
 from .metadata import LibraryMetadata
@@ -34,7 +32,7 @@ class PinnedBlock:
         self.size = size
         weakref.finalize(self, cuda.free_pinned, self.address).atexit = False
 
-    def array(self, offset: int, shape: Sequence[int], dtype: str) -> NDArray[Any]:
+    def array(self, offset: int, shape: Sequence[int], dtype: str) -> np.ndarray:
         """Array in this block, which lives as long as the array does."""
         return np.asarray(_PinnedView(self, offset, tuple(shape), dtype))
 

@@ -14,7 +14,6 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from ..common.errors import DeviceError
 from .tvm_runtime import load_runtime
@@ -40,7 +39,7 @@ _ON_PROCESSOR = "or compile for a processor (--target host)"
 
 Handle = ctypes.c_void_p
 _pointer, _int, _size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
-_SIGNATURES: dict[str, tuple[Any, ...]] = {
+_SIGNATURES: dict[str, tuple[type, ...]] = {
     "cudaGetDeviceCount": (_pointer,),
     "cudaGetDevice": (_pointer,),
     "cudaSetDevice": (_int,),
@@ -324,10 +323,10 @@ class CudaRuntime:
 
     # -- errors -----------------------------------------------------------------------------------
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: object) -> None:
         self._check(self._functions[name](*arguments), name)
 
-    def _made(self, name: str, *arguments: Any) -> int:
+    def _made(self, name: str, *arguments: object) -> int:
         """What a function makes, which it gives through its first argument."""
         made = _pointer(0)
         self._call(name, ctypes.byref(made), *arguments)

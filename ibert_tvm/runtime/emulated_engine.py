@@ -7,10 +7,9 @@ fast.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .buffers import BufferedInputs
 from .library_file import read_weights
@@ -47,7 +46,7 @@ class EmulatedEngine:
         self.max_contexts = concurrent_calls()
         self._runner = Runner(target_of(metadata))
 
-    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+    def parameter(self, record: ParameterRecord) -> np.ndarray:
         """As `Engine.parameter`, read from the file."""
         content = read_weights(self._file.path, record.offset, record.num_bytes)
         count = math.prod(record.shape)
@@ -65,7 +64,7 @@ class EmulatedContext(BufferedInputs):
         super().__init__(metadata)
         self._runner, self._file = runner, file
 
-    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+    def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
         """As `ExecutionContext.run`."""
         kinds = [(dtype, shape) for shape, dtype in self.metadata.output_kinds(function)]
         inputs = list(self.buffers[function.name].values())

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from numpy.typing import NDArray
+import numpy as np
 
 from .metadata import FunctionRecord, ParameterRecord
 
@@ -34,7 +34,7 @@ class ExecutionContext(Protocol):
     context has taken (memory, streams, graphs) is given back when nothing refers to it any more.
     """
 
-    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
+    def inputs(self, function: FunctionRecord) -> Mapping[str, np.ndarray]:
         """Buffers of a function's inputs, which the caller fills before `run`.
 
         Parameters
@@ -55,7 +55,7 @@ class ExecutionContext(Protocol):
             If the memory of the GPU is full.
         """
 
-    def run(self, function: FunctionRecord, num_threads: int) -> Sequence[NDArray[Any]]:
+    def run(self, function: FunctionRecord, num_threads: int) -> Sequence[np.ndarray]:
         """Run a function on what its input buffers hold.
 
         Parameters
@@ -103,7 +103,7 @@ class Engine(Protocol):
     def max_contexts(self) -> int:
         """How many contexts can be at work at the same time with any gain."""
 
-    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+    def parameter(self, record: ParameterRecord) -> np.ndarray:
         """Integers of one parameter, which nobody may write.
 
         Parameters

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..common.errors import InputError
 from ..model.model_info import REAL_INPUTS
@@ -16,7 +15,7 @@ from .pixels import quantize_images
 
 def check_inputs(
     metadata: LibraryMetadata, given: Mapping[str, ArrayLike | None]
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, np.ndarray]:
     """Check the inputs of a call against the model.
 
     Parameters
@@ -94,7 +93,7 @@ def check_inputs(
 
 def _images(
     metadata: LibraryMetadata, size: tuple[int, ...], given: Mapping[str, ArrayLike | None]
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, np.ndarray]:
     (record,) = metadata.inputs
     for name in given:
         if name != record.name:
@@ -113,11 +112,11 @@ def _take_no_other(
         )
 
 
-def _shape(array: NDArray[Any]) -> str:
+def _shape(array: np.ndarray) -> str:
     return str(list(array.shape))
 
 
-def _integers(name: str, value: ArrayLike | None) -> NDArray[Any]:
+def _integers(name: str, value: ArrayLike | None) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:  # rows of different lengths
@@ -135,7 +134,7 @@ def _integers(name: str, value: ArrayLike | None) -> NDArray[Any]:
     return array.astype(np.int64) if array.dtype.kind != "i" else array
 
 
-def _check_range(name: str, array: NDArray[Any], limit: int, meaning: str) -> None:
+def _check_range(name: str, array: np.ndarray, limit: int, meaning: str) -> None:
     # Read as unsigned, a negative number is a large one: one pass finds both.
     if array.view(array.dtype.str.replace("i", "u")).max() >= limit:
         bad = np.argwhere((array < 0) | (array >= limit))

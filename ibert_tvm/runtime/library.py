@@ -45,7 +45,7 @@ class IntegerOutput:
         Real size of one step: the real value is `values * scale`.
     """
 
-    values: NDArray[Any]
+    values: np.ndarray
     scale: float
 
     def dequantize(self) -> NDArray[np.float32]:
@@ -109,7 +109,7 @@ class Library:
         return f"Library({str(self.metadata.path)!r}, shapes={shapes})"
 
     @property
-    def parameters(self) -> dict[str, NDArray[Any]]:
+    def parameters(self) -> dict[str, np.ndarray]:
         """Read-only views of the integer parameters in the mapped file, by name."""
         views = {}
         for record in self.metadata.parameters:
@@ -310,9 +310,7 @@ class Library:
             outputs[record.name] = integer.dequantize() if dequantize else integer
         return outputs
 
-    def _call(
-        self, call: Call, inputs: Mapping[str, NDArray[Any]], length: int
-    ) -> list[NDArray[Any]]:
+    def _call(self, call: Call, inputs: Mapping[str, np.ndarray], length: int) -> list[np.ndarray]:
         """Run one compiled function on some rows; return the outputs with the padding cut off."""
         context = self.contexts.take()
         try:
@@ -327,7 +325,7 @@ class Library:
             self.contexts.give_back(context)
 
     def _fill(
-        self, buffers: Mapping[str, NDArray[Any]], inputs: Mapping[str, NDArray[Any]], call: Call
+        self, buffers: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray], call: Call
     ) -> None:
         """Copy rows of the inputs to the front of the buffers; what is left is padding."""
         for name, buffer in buffers.items():
@@ -337,14 +335,14 @@ class Library:
                 buffer.fill(self.metadata.info.pad_token_id if name == "input_ids" else 0)
             buffer[: given.shape[0], : given.shape[1]] = given
 
-    def _extents(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[int, int]:
+    def _extents(self, inputs: Mapping[str, np.ndarray]) -> tuple[int, int]:
         """Rows and tokens of a call's inputs; images and features have one number of tokens."""
         first = next(iter(inputs.values()))
         images = self.metadata.info.image_size is not None
         return first.shape[0], self.metadata.max_seq_len if images else first.shape[1]
 
     @staticmethod
-    def _cut(record: OutputRecord, array: NDArray[Any], call: Call, length: int) -> NDArray[Any]:
+    def _cut(record: OutputRecord, array: np.ndarray, call: Call, length: int) -> np.ndarray:
         extents: dict[int | str, int] = {"batch": call.rows, "seq_len": length}
         index = tuple(
             slice(extents[axis]) if axis in extents else slice(None) for axis in record.shape

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..common.errors import DocumentError, LibraryError
 from ..common.file_seal import seal_digest, sealed_bytes
 from ..common.schema import check
-from ..common.strict_json import decode, parse
+from ..common.strict_json import JsonObject, decode, parse
 from ..model.model_info import ModelInfo
 from .metadata import (
     SCHEMA,
@@ -213,14 +211,14 @@ def _read_sections(file: Path) -> tuple[bytes, int]:
         raise _damaged(file, f"its ELF headers are damaged: {error}") from error
 
 
-def _architectures(cuda: Mapping[str, Any]) -> tuple[str, ...]:
+def _architectures(cuda: JsonObject) -> tuple[str, ...]:
     """What GPUs a library's device code is for."""
     real = [str(name) for name in cuda.get("architectures", ())]
     virtual = [name.replace("sm_", "compute_") for name in real[-1:] if cuda.get("ptx")]
     return (*real, *virtual)
 
 
-def parse_metadata(file: Path, document: Mapping[str, Any], weight_bytes: int) -> LibraryMetadata:
+def parse_metadata(file: Path, document: JsonObject, weight_bytes: int) -> LibraryMetadata:
     """Make records of a document that was checked with `SCHEMA`.
 
     Parameters

@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from ..common.errors import IbertError, InputError, LibraryError, UsageError, error_lines
 from ..common.file_seal import seal_digest
 from ..model.model_info import REAL_INPUTS
@@ -94,7 +96,7 @@ def run(
     *,
     dequantize: bool = True,
     device: str | None = None,
-    **inputs: Any,
+    **inputs: ArrayLike | None,
 ) -> dict[str, Any]:
     """Load a library, or use it again if it was loaded before, and run it.
 

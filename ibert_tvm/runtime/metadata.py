@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..common.schema import FLAG, INTEGER, OBJECT, SCALE, STRING, either, integer, one_of
+from ..common.strict_json import JsonObject
 from ..model.model_info import ModelInfo
 
 _EXTENT = integer(1, 2**31 - 1)
@@ -131,7 +132,7 @@ class InputRecord:
     low: int = 0
     high: int = 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the record as a JSON-serialisable dictionary; tokens have no quantisation."""
         return asdict(self) if self.scale else {"name": self.name, "dtype": self.dtype}
 
@@ -170,7 +171,7 @@ class OutputRecord:
 _Record = TypeVar("_Record")
 
 
-def read_record(kind: type[_Record], document: Mapping[str, Any]) -> _Record:
+def read_record(kind: type[_Record], document: JsonObject) -> _Record:
     """Read a record from a JSON object.
 
     Parameters
@@ -248,7 +249,7 @@ class LibraryMetadata:
     """
 
     path: Path
-    target: Mapping[str, Any]
+    target: JsonObject
     required_cpu_features: tuple[str, ...]
     functions: tuple[FunctionRecord, ...]
     inputs: tuple[InputRecord, ...]
@@ -262,7 +263,7 @@ class LibraryMetadata:
     weight_bytes: int
     runtime: str = "tvm"
     architectures: tuple[str, ...] = ()
-    device_code: Mapping[str, Any] = field(default_factory=dict)
+    device_code: JsonObject = field(default_factory=dict)
     prefix: str = "ibert"
     digest: str = ""
 

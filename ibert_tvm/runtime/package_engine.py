@@ -7,15 +7,16 @@ compute, not how fast.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from numpy.typing import NDArray
+import numpy as np
 
 from ..common.errors import DocumentError, LibraryError
 from ..common.schema import check
+from ..common.strict_json import JsonObject
 from .buffers import BufferedInputs
 from .library import Library
 from .library_file import parse_metadata
@@ -61,7 +62,7 @@ def emulated_package(folder: Path) -> Iterator[Library]:
             yield library
 
 
-def _metadata(folder: Path, document: Mapping[str, Any]) -> LibraryMetadata:
+def _metadata(folder: Path, document: JsonObject) -> LibraryMetadata:
     """What a package says about itself, as libraries say it."""
     try:
         said = {
@@ -81,8 +82,8 @@ def _metadata(folder: Path, document: Mapping[str, Any]) -> LibraryMetadata:
         ) from error
 
 
-def _rows(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    rows: list[Mapping[str, Any]] = document["functions"]
+def _rows(document: JsonObject) -> list[JsonObject]:
+    rows: list[JsonObject] = document["functions"]
     return rows
 
 
@@ -109,7 +110,7 @@ class PackageEngine:
     def __init__(
         self,
         metadata: LibraryMetadata,
-        document: Mapping[str, Any],
+        document: JsonObject,
         objects: tuple[Path, ...],
         folder: Path,
         description: TargetDescription,
@@ -121,7 +122,7 @@ class PackageEngine:
         self._folder = folder
         self._linked: dict[int, Path] = {}
 
-    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+    def parameter(self, record: ParameterRecord) -> np.ndarray:
         """As `Engine.parameter`."""
         raise LibraryError(
             f"the package {self.metadata.path} does not tell its parameters",
@@ -155,7 +156,7 @@ class PackageContext(BufferedInputs):
         super().__init__(engine.metadata)
         self._engine = engine
 
-    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+    def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
         """As `ExecutionContext.run`."""
         from ibert_tvm.targets.bare_metal.firmware import run_firmware
 

@@ -8,18 +8,18 @@ rounded and clamped before the library is called.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..common.errors import InputError
+from ..common.strict_json import JsonObject
 from ..model.model_info import REAL_INPUTS
 from .metadata import InputRecord, read_record
 
 
-def image_record(inputs: Sequence[Mapping[str, Any]]) -> InputRecord | None:
+def image_record(inputs: Sequence[JsonObject]) -> InputRecord | None:
     """Return the input that holds images, from ``quantization["inputs"]`` of a quantised model.
 
     Parameters
@@ -37,7 +37,7 @@ def image_record(inputs: Sequence[Mapping[str, Any]]) -> InputRecord | None:
 
 def quantize_images(
     record: InputRecord, value: ArrayLike | None, image_size: Sequence[int]
-) -> NDArray[Any]:
+) -> np.ndarray:
     """Check images and bring them to the integers that a model takes.
 
     Parameters

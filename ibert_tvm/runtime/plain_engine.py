@@ -9,9 +9,9 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
-from numpy.typing import NDArray
+import numpy as np
 
 from ..common.errors import LibraryError
 from .buffers import aligned_zeros, input_buffers, mapped_parameter
@@ -23,6 +23,7 @@ from .threads import concurrent_calls
 _ABI_VERSION = 3
 # A context of this version is smaller (docs/c-api.md); its members are private.
 _CONTEXT_BYTES = 256
+Hook: TypeAlias = Callable[[object, int, int], int]
 _HOOK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
 
 
@@ -71,7 +72,7 @@ class PlainEngine(ObservableEngine):
         entry = ctypes.c_char.in_dll(self.library, f"{self.metadata.prefix}_{name}")
         return ctypes.CFUNCTYPE(result, *arguments)(ctypes.addressof(entry))
 
-    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+    def parameter(self, record: ParameterRecord) -> np.ndarray:
         """As `Engine.parameter`."""
         return mapped_parameter(self.library, record)
 
@@ -107,13 +108,13 @@ class PlainContext:
         engine.check(status)
         self._calls: dict[str, _Call] = {}
 
-    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
+    def inputs(self, function: FunctionRecord) -> Mapping[str, np.ndarray]:
         """As `ExecutionContext.inputs`."""
         if function.name not in self._calls:
             self._calls[function.name] = _Call(self._engine.metadata, function)
         return self._calls[function.name].inputs
 
-    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+    def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
         """As `ExecutionContext.run`, in the calling thread alone."""
         call, observer = self._calls[function.name], self._engine.observer
         if observer is None:
@@ -128,7 +129,7 @@ class PlainContext:
         self._engine.check(self._engine.run(self._address, *shape, *call.arguments))
 
     @contextmanager
-    def _hooked(self, hook: Callable[[Any, int, int], int]) -> Iterator[None]:
+    def _hooked(self, hook: Hook) -> Iterator[None]:
         kept = _HOOK(hook)  # ctypes does not keep it
         set_hook = self._engine.set_hook
         self._engine.check(set_hook(self._address, kept, None))
@@ -144,18 +145,18 @@ class _Call:
     def __init__(self, metadata: LibraryMetadata, function: FunctionRecord) -> None:
         self.inputs = input_buffers(metadata, function)
         self.outputs = [aligned_zeros(*kind) for kind in metadata.output_kinds(function)]
-        self.arguments: list[Any] = []
+        self.arguments: list[ctypes.Array] = []
         for group in (list(self.inputs.values()), self.outputs):
             addresses = (array.ctypes.data for array in group)
             self.arguments.append((ctypes.c_void_p * len(group))(*addresses))
             self.arguments.append((ctypes.c_size_t * len(group))(*(a.nbytes for a in group)))
 
 
-def _timed(function: FunctionRecord, observe: Observer) -> Callable[[Any, int, int], int]:
+def _timed(function: FunctionRecord, observe: Observer) -> Hook:
     """Hook that tells an observer how long each kernel took."""
     started = 0
 
-    def hook(_user: Any, done: int, _total: int) -> int:
+    def hook(_user: object, done: int, _total: int) -> int:
         nonlocal started
         now = time.perf_counter_ns()
         if done > 0:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import LibraryError, TargetError
 from .buffers import BufferedInputs
@@ -67,7 +66,7 @@ class RemoteEngine:
             self.num_threads,
         )
 
-    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+    def parameter(self, record: ParameterRecord) -> np.ndarray:
         """As `Engine.parameter`: refused, since it is on the board, bound to its functions."""
         raise LibraryError(
             f"the parameter {record.name!r} is not here",
@@ -88,12 +87,12 @@ class RemoteContext(BufferedInputs):
         super().__init__(metadata)
         self._board = board
 
-    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+    def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
         """As `ExecutionContext.run`, on the threads that the engine was made for."""
         return self._board.run(function.name, list(self.buffers[function.name].values()))
 
     def time(
-        self, function: FunctionRecord, inputs: Sequence[NDArray[Any]], seconds: float
+        self, function: FunctionRecord, inputs: Sequence[np.ndarray], seconds: float
     ) -> list[float]:
         """Time calls of a function on the board, without the network.
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .buffers import aligned_zeros, input_buffers, mapped_parameter
 from .engine import ObservableEngine, Observer
@@ -57,7 +56,7 @@ class TvmEngine(ObservableEngine):
         array = aligned_zeros(record.shape, record.dtype) if empty else self.parameter(record)
         return self.ffi.from_dlpack(array)
 
-    def parameter(self, record: ParameterRecord) -> NDArray[Any]:
+    def parameter(self, record: ParameterRecord) -> np.ndarray:
         """As `Engine.parameter`."""
         return mapped_parameter(self._shared_object, record)
 
@@ -80,10 +79,10 @@ class TvmContext:
     def __init__(self, engine: TvmEngine, machine: Any) -> None:
         self._engine, self._machine = engine, machine
         self.functions = {f.name: machine[f.name] for f in engine.metadata.functions}
-        self._buffers: dict[str, dict[str, NDArray[Any]]] = {}
+        self._buffers: dict[str, dict[str, np.ndarray]] = {}
         self._arguments: dict[str, list[Any]] = {}
 
-    def inputs(self, function: FunctionRecord) -> Mapping[str, NDArray[Any]]:
+    def inputs(self, function: FunctionRecord) -> Mapping[str, np.ndarray]:
         """As `ExecutionContext.inputs`."""
         if function.name not in self._buffers:
             engine = self._engine
@@ -93,7 +92,7 @@ class TvmContext:
             self._buffers[function.name] = buffers
         return self._buffers[function.name]
 
-    def run(self, function: FunctionRecord, num_threads: int) -> list[NDArray[Any]]:
+    def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
         """As `ExecutionContext.run`; memory of outputs is used again once they are gone."""
         engine = self._engine
         observer = engine.observer
@@ -121,7 +120,7 @@ class TvmContext:
         started = 0
 
         def instrument(
-            _function: Any, name: str, before: bool, _result: Any, *_arguments: Any
+            _function: object, name: str, before: bool, _result: object, *_arguments: object
         ) -> int:
             nonlocal started
             if before:

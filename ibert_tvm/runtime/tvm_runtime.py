@@ -28,7 +28,7 @@ class _NoTorch:
     def __init__(self) -> None:
         self.thread = threading.get_ident()
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         """Refuse torch to that thread; leave everything else to the other finders."""
         if name == "torch" and threading.get_ident() == self.thread:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -13,14 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ibert_tvm.targets.process import hide_torch, serve
 
 from ..common.errors import TargetError
 from .measure import ARCHITECTURES
 
-Arrays = Sequence[NDArray[Any]]
+Arrays = Sequence[np.ndarray]
 # What is copied before every call: twice the level-2 cache, and so much that queueing the calls
 # takes the host less time than the copies take the GPU.
 _LEAST_FLUSHED = 16 << 20
@@ -164,7 +163,7 @@ class _Holder:
     def __init__(self) -> None:
         self.session: GpuSession | None = None
 
-    def handle(self, operation: str, values: tuple[Any, ...]) -> Any:
+    def handle(self, operation: str, values: tuple[object, ...]) -> object:
         """Open, or call a method of the session."""
         if self.session is None:
             self.session = GpuSession(os.environ[ARCHITECTURES].split(","))

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from numpy.typing import NDArray
+import numpy as np
 
 if TYPE_CHECKING:
     from ibert_tvm.schedules.tuning import Candidate
@@ -28,6 +28,8 @@ ARCHITECTURES = "IBERT_TUNE_ARCHITECTURES"
 # program alone for a few milliseconds at a time.
 _MILLISECONDS = 100
 _KERNEL = "kernel"
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Measured:
     error: str = ""
 
 
-def _map(threads: int, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+def _map(threads: int, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
     """Call a function on items, by several threads if there shall be several.
 
     An interrupt does not wait for what the threads are doing; they end when the processes that they
@@ -116,8 +118,8 @@ class Measurer:
     def measure(
         self,
         candidates: Sequence[Candidate],
-        inputs: Sequence[NDArray[Any]],
-        results: Sequence[NDArray[Any]],
+        inputs: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
     ) -> Iterator[Measured]:
         """Compile and measure candidates of one kernel.
 
@@ -157,8 +159,8 @@ class Measurer:
     def _run(
         self,
         built: tuple[Candidate, Path, str],
-        inputs: Sequence[NDArray[Any]],
-        results: Sequence[NDArray[Any]],
+        inputs: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
     ) -> Measured:
         from ibert_tvm.targets.rpc import BoardError, find_server
 

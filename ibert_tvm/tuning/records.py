@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..common.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from tvm import tirx
@@ -34,7 +36,7 @@ class TunedKernels:
 
         self.database = TuningDatabase.open(folder, description)
         self.description = description
-        self.kernels: list[dict[str, Any]] = []
+        self.kernels: list[JsonObject] = []
 
     def __call__(self, name: str, kernel: tirx.PrimFunc) -> Tile | None:
         """Decisions on an unscheduled kernel; None where the rule's default is to be taken.
@@ -51,7 +53,7 @@ class TunedKernels:
         best = self.database.best(key, default)
         # A record of a version with other rules may hold decisions that this one does not know.
         found = best is not None and best.tile in space
-        row: dict[str, Any] = {
+        row: dict[str, object] = {
             "kernel": name,
             "kind": str(kernel.attrs["ibert.kernel"]),
             "layer": str(kernel.attrs["ibert.layer"]),
@@ -66,7 +68,7 @@ class TunedKernels:
         self.kernels.append({**row, "tile": asdict(best.tile), "faster": speedup})
         return None if best.tile == default else best.tile
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> dict[str, object]:
         """What was found: ``database``, ``hits``, ``misses``, and one entry per kernel."""
         hits = sum(row["tuned"] for row in self.kernels)
         return {

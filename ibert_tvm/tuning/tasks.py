@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from tvm import relax, tirx
 
+    from ibert_tvm.relay_passes.emit import KernelLayout
     from ibert_tvm.relay_passes.passes.pipeline import Lowered
     from ibert_tvm.schedules.tiles import Tile
     from ibert_tvm.targets import TargetDescription
@@ -52,9 +52,9 @@ class KernelTask:
     function: tirx.PrimFunc
     space: tuple[Tile, ...]
     lowered: Lowered
-    layout: Any
+    layout: KernelLayout
 
-    def data(self) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    def data(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Make inputs, and evaluate the specification on them.
 
         Returns
@@ -142,7 +142,7 @@ class _Data:
         self.random = np.random.default_rng(0)
         self.masks, self.starts = self._special()
 
-    def make(self) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
+    def make(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Inputs and results, stored as kernels store them."""
         from ibert_tvm.relay_passes.emit.group import storage_shape
         from ibert_tvm.relay_passes.integer.evaluate import evaluate
@@ -179,8 +179,8 @@ class _Data:
             starts |= {var.name for name, var in found.items() if name == "starts"}
         return masks, starts
 
-    def _array(self, var: relax.Var) -> NDArray[Any]:
-        parameters: Mapping[str, NDArray[Any]] = self.fused.parameters
+    def _array(self, var: relax.Var) -> np.ndarray:
+        parameters: Mapping[str, np.ndarray] = self.fused.parameters
         if var.name in parameters:
             return parameters[var.name]
         shape = tuple(int(extent) for extent in var.ty.shape.values)
@@ -193,7 +193,7 @@ class _Data:
         low, high = self.task.lowered.bounds.get(var.name, (limits.min, limits.max))
         return self.random.integers(low, high, shape, endpoint=True).astype(dtype)
 
-    def _whole_rows(self, var: Any) -> NDArray[Any]:
+    def _whole_rows(self, var: Any) -> np.ndarray:
         """First rows of sequences none of which is padded."""
         shape = var.shape if hasattr(var, "shape") else var.ty.shape.values
         count = int(shape[0])

@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..common.errors import TargetError
+from ..common.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from ibert_tvm.schedules.tiles import Tile
-    from ibert_tvm.schedules.tuning import TuningDatabase
+    from ibert_tvm.schedules.tuning import Search, TuningDatabase
     from ibert_tvm.targets import TargetDescription
     from ibert_tvm.targets.rpc import Address
 
@@ -43,7 +44,7 @@ class TuneResult:
         Of this run.
     """
 
-    kernels: list[dict[str, Any]] = field(default_factory=list)
+    kernels: list[JsonObject] = field(default_factory=list)
     stopped: str = ""
     seconds: float = 0.0
 
@@ -262,7 +263,7 @@ class _KernelRun:
         return list(dict.fromkeys([*ranking[:2], *([default] if default in ranking else [])]))
 
     @staticmethod
-    def _teach(search: Any, trials: Sequence[tuple[Any, Sequence[float]]]) -> None:
+    def _teach(search: Search, trials: Sequence[tuple[Tile, Sequence[float]]]) -> None:
         made = [(search.candidate(tile), seconds) for tile, seconds in trials if seconds]
         search.learn([(candidate, seconds) for candidate, seconds in made if candidate is not None])
 
@@ -273,7 +274,7 @@ class _KernelRun:
         tile, seconds, error = measured.candidate.tile, measured.seconds, measured.error
         self.store.append(Trial(task.key, task.kind, task.layer, tile, seconds, error, self.board))
 
-    def _times(self) -> tuple[float | None, float | None, Any]:
+    def _times(self) -> tuple[float | None, float | None, Tile | None]:
         """Milliseconds of the default and of the best, and the best decisions."""
         default = self.task.space[0]
         best = self.store.best(self.task.key, default)
@@ -290,7 +291,7 @@ class _KernelRun:
             return ""
         return f", default {default:.3f} ms, best {best:.3f} ms"
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, object]:
         """Describe the kernel for the result."""
         default, best, tile = self._times()
         trials = self.store.of(self.task.key)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import relax
 
@@ -165,7 +164,7 @@ class _Reader:
         attributes = function.attrs or {}
         self.layers = [str(layer) for layer in attributes.get(_LAYERS, ())]
         # Indices of the values that a variable stands for: several if it is a tuple.
-        self.known: dict[Any, tuple[int, ...]] = {}
+        self.known: dict[relax.Var, tuple[int, ...]] = {}
 
     def read(self) -> Graph:
         for var in self.function.params:
@@ -183,7 +182,7 @@ class _Reader:
         self.values.append(Value(str(kind.dtype), math.prod(shape)))
         return len(self.values) - 1
 
-    def _expression(self, value: relax.Expr, target: Any) -> tuple[int, ...]:
+    def _expression(self, value: relax.Expr, target: relax.Var | None) -> tuple[int, ...]:
         if isinstance(value, relax.Tuple):
             return tuple(index for field in value.fields for index in self._expression(field, None))
         if isinstance(value, relax.TupleGetItem):
@@ -199,7 +198,7 @@ class _Reader:
             return self.known[value]
         raise self._error(f"a {type(value).__name__}")
 
-    def _call(self, call: relax.Call, target: Any) -> tuple[int, ...]:
+    def _call(self, call: relax.Call, target: relax.Var) -> tuple[int, ...]:
         arguments = call.args[1]
         reads = self._expression(arguments, None)
         kind = target.ty  # programs are in normal form: every call is bound to a variable

@@ -8,11 +8,11 @@ that the same tools read both; the metadata say which runtime it needs. The func
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from ibert_tvm.common.errors import TargetError
+from ibert_tvm.common.strict_json import JsonObject
 
 from ..description import TargetDescription
 from ..library_check import LibraryCheck, check_library
@@ -50,7 +50,7 @@ def declared_functions(prefix: str, symbols: Iterable[str]) -> tuple[str, ...]:
     return (*(f"{prefix}_{name}" for name in _FUNCTIONS), *symbols)
 
 
-def library_metadata(model: BareModel, metadata: Mapping[str, Any]) -> dict[str, Any]:
+def library_metadata(model: BareModel, metadata: JsonObject) -> JsonObject:
     """What the library says about itself.
 
     Parameters
@@ -87,7 +87,7 @@ def library_metadata(model: BareModel, metadata: Mapping[str, Any]) -> dict[str,
 
 def export_bare_library(
     model: BareModel,
-    metadata: Mapping[str, Any],
+    metadata: JsonObject,
     description: TargetDescription,
     path: Path,
     *,
@@ -155,7 +155,7 @@ def _check_replaceable(header: Path) -> None:
 
 def _link(
     model: BareModel,
-    metadata: Mapping[str, Any],
+    metadata: JsonObject,
     description: TargetDescription,
     linker: tuple[str, ...],
     path: Path,
@@ -192,7 +192,7 @@ def _link(
         return check
 
 
-def _write_sources(model: BareModel, metadata: Mapping[str, Any], folder: Path) -> list[str]:
+def _write_sources(model: BareModel, metadata: JsonObject, folder: Path) -> list[str]:
     """Write what is assembled, compiled and linked; return the names of the objects."""
     text = json.dumps(library_metadata(model, metadata), sort_keys=True)
     (folder / METADATA_FILE).write_text(text, encoding="utf-8")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -172,7 +171,7 @@ class _Lift:
         self.alignment = _WORKSPACE_ALIGNMENT.get(system, _WORKSPACE_ALIGNMENT_DEFAULT)
         self.nbytes = 0
 
-    def __call__(self, statement: tirx.AllocBuffer) -> Any:
+    def __call__(self, statement: tirx.AllocBuffer) -> tirx.Stmt:
         size = buffer_bytes(statement.buffer)
         if size <= self.limit:
             return statement

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm
@@ -89,7 +88,7 @@ class ArenaPeak:
     nbytes: int
     parts: tuple[tuple[str, int], ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as a JSON-serialisable dictionary."""
         return {
             "layer": self.layer,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ibert_tvm.common.errors import TargetError
+from ibert_tvm.common.strict_json import JsonObject
 
 from ..description import TargetDescription
 from ..emulation import find_emulator
@@ -41,7 +40,7 @@ def firmware_folder() -> Path:
 
 
 def link_firmware(
-    document: Mapping[str, Any],
+    document: JsonObject,
     header: str,
     objects: Sequence[Path],
     index: int,
@@ -98,11 +97,11 @@ def link_firmware(
 
 def run_firmware(
     elf: Path,
-    document: Mapping[str, Any],
+    document: JsonObject,
     index: int,
-    inputs: Mapping[str, NDArray[Any]],
+    inputs: Mapping[str, np.ndarray],
     description: TargetDescription,
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, np.ndarray]:
     """Run linked firmware on inputs.
 
     Parameters

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
-from typing import Any
+
+from ibert_tvm.common.strict_json import JsonObject
 
 from ..description import TargetDescription
 from .memory_use import kib
@@ -15,7 +16,7 @@ _README = Path(__file__).with_name("package.md")
 _MAKEFILE = Path(__file__).with_name("package.mk.in")
 
 
-def readme(document: Mapping[str, Any]) -> str:
+def readme(document: JsonObject) -> str:
     """The README of a package.
 
     Parameters
@@ -59,7 +60,7 @@ def readme(document: Mapping[str, Any]) -> str:
     )
 
 
-def _link(document: Mapping[str, Any]) -> str:
+def _link(document: JsonObject) -> str:
     name = f"{document['prefix']}_model"
     if document["emit"] == "objects":
         tools = document["toolchain"]
@@ -76,7 +77,7 @@ def _link(document: Mapping[str, Any]) -> str:
     )
 
 
-def _arrays(document: Mapping[str, Any]) -> str:
+def _arrays(document: JsonObject) -> str:
     function = document["functions"][0]
     sizes = {"batch": function["batch"], "seq_len": function["seq_len"]}
     lines = []
@@ -88,7 +89,7 @@ def _arrays(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _padding(document: Mapping[str, Any]) -> str:
+def _padding(document: JsonObject) -> str:
     if not any(one["name"] == "attention_mask" for one in document["inputs"]):
         return ""
     fill = f"{document['prefix'].upper()}_PAD_TOKEN_ID"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ibert_tvm.common.errors import TargetError
 
@@ -27,7 +26,7 @@ class FunctionPeak:
     seq_len: int
     arena: ArenaPeak
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as a JSON-serialisable dictionary."""
         return {"batch": self.batch, "seq_len": self.seq_len, **self.arena.to_json()}
 
@@ -67,7 +66,7 @@ class MemoryUse:
         """Bytes of RAM; the caller's inputs and outputs are not among them."""
         return self.arena + self.stack + self.data
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as a JSON-serialisable dictionary."""
         return {
             "flash": {

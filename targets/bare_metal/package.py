@@ -15,12 +15,13 @@ has not been linked and checked first (`ibert_tvm.targets.bare_metal.verificatio
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ibert_tvm.common.integrity import write_manifest
+from ibert_tvm.common.strict_json import JsonObject
 
 from ..aot.c_source import kernels_source
 from ..aot.c_text import prefixed
@@ -69,11 +70,11 @@ _MEMORY_SOURCE = Path(__file__).with_name("memory.c")
 
 def write_package(
     bare: BareModel,
-    metadata: Mapping[str, Any],
+    metadata: JsonObject,
     description: TargetDescription,
     folder: Path,
     options: PackageOptions | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Fill a folder with a package.
 
     Parameters
@@ -339,9 +340,9 @@ def _with_sizes(bare: BareModel, use: MemoryUse, options: PackageOptions) -> str
     return f"{start}{sizes}{end}{guard}"
 
 
-def _tensor(spec: TensorSpec) -> dict[str, Any]:
+def _tensor(spec: TensorSpec) -> JsonObject:
     """An input for the document; those that count or point at something have no scale."""
-    row: dict[str, Any] = {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+    row: dict[str, object] = {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
     if spec.scale:
         row |= {"scale": spec.scale, "zero_point": spec.zero_point}
     return row | {"low": spec.low, "high": spec.high}
@@ -349,12 +350,12 @@ def _tensor(spec: TensorSpec) -> dict[str, Any]:
 
 def _document(
     bare: BareModel,
-    metadata: Mapping[str, Any],
+    metadata: JsonObject,
     description: TargetDescription,
     options: PackageOptions,
     use: MemoryUse,
     verified: Verified,
-) -> dict[str, Any]:
+) -> JsonObject:
     kernels = {kernel.symbol: kernel for kernel in bare.kernels}
     facts = {key: value for key, value in metadata.items() if key != "tokenizer"}
     return {

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ibert_tvm.common.errors import TargetError
+from ibert_tvm.common.strict_json import JsonObject
 
 from ..aot.library import declared_functions
 from ..binutils import binary_tool
@@ -45,7 +44,7 @@ class PackageAudit:
 
 
 def audit_package(
-    folder: Path, document: Mapping[str, Any], description: TargetDescription, work: Path
+    folder: Path, document: JsonObject, description: TargetDescription, work: Path
 ) -> PackageAudit:
     """Disassemble every object of a package, link them with the compiler's library, look again.
 
@@ -100,7 +99,7 @@ def audit_package(
 
 
 def package_objects(
-    folder: Path, document: Mapping[str, Any], description: TargetDescription, work: Path
+    folder: Path, document: JsonObject, description: TargetDescription, work: Path
 ) -> tuple[Path, ...]:
     """Unpack the objects of a package, or compile its sources.
 

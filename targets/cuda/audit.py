@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ibert_tvm.common.errors import TargetError
 
@@ -102,7 +102,7 @@ class KernelAudit:
         """Whether it keeps anything of a thread outside of registers."""
         return bool(self.local or self.stack_bytes)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return what the library's metadata holds of a kernel that passed."""
         document = asdict(self)
         del document["floating"], document["unknown"]

@@ -13,9 +13,10 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ibert_tvm.common.errors import TargetError
+from ibert_tvm.common.strict_json import JsonObject
 
 from ..description import TargetDescription
 from .audit import (
@@ -73,7 +74,7 @@ class DeviceCode:
     image: bytes
     source: str
     audits: tuple[KernelAudit, ...] = ()
-    report: Mapping[str, Any] = field(default_factory=dict)
+    report: JsonObject = field(default_factory=dict)
 
 
 @contextlib.contextmanager

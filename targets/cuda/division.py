@@ -7,8 +7,6 @@ every division and remainder becomes a call of a function of integer instruction
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm_ffi
 from tvm import ir, tirx
 
@@ -28,7 +26,7 @@ _WIDENED = {
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="ibert.LowerDivision")
-def lower_division(function: tirx.PrimFunc, _module: Any, _context: Any) -> tirx.PrimFunc:
+def lower_division(function: tirx.PrimFunc, _module: object, _context: object) -> tirx.PrimFunc:
     """Replace divisions, and what else the device has functions for.
 
     Expects device functions whose loops are vectorised and whose intrinsics are not yet lowered.

@@ -7,7 +7,6 @@ functions before code is made of them.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -35,7 +34,7 @@ class Launch:
     threads: tuple[int, int, int] = (1, 1, 1)
     dynamic_shared_bytes: int = 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as a JSON-serialisable dictionary."""
         return asdict(self)
 

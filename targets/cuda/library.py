@@ -7,9 +7,9 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ibert_tvm.common.errors import TargetError
+from ibert_tvm.common.strict_json import JsonObject
 
 from .audit import KernelAudit, KernelRole, disassemble, read_kernels
 from .fat_binary import Entry, entries
@@ -46,7 +46,7 @@ class DeviceAudit:
     outside: tuple[str, ...] = ()
 
 
-def audit_device_code(path: Path, report: Mapping[str, Any], target: str) -> DeviceAudit:
+def audit_device_code(path: Path, report: JsonObject, target: str) -> DeviceAudit:
     """Disassemble the machine code of every architecture, by the rules of the compiler's own audit.
 
     Parameters

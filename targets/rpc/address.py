@@ -13,10 +13,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from ibert_tvm.common.errors import DocumentError
-from ibert_tvm.common.strict_json import decode, parse, shown
+from ibert_tvm.common.strict_json import JsonObject, decode, parse, shown
 
 from .errors import BoardError
 
@@ -150,7 +149,7 @@ def _odd_tracker(address: Address, why: str) -> BoardError:
     )
 
 
-def _ask(connection: socket.socket, message: list[Any]) -> dict[str, Any]:
+def _ask(connection: socket.socket, message: list[int]) -> JsonObject:
     """One question to a tracker; ValueError where the answer is none."""
     data = json.dumps(message).encode()
     connection.sendall(struct.pack("<i", len(data)) + data)
@@ -179,7 +178,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-def _count_boards(address: Address, summary: dict[str, Any]) -> int:
+def _count_boards(address: Address, summary: JsonObject) -> int:
     try:
         # Servers call themselves "server:KEY".
         keys = [str(entry["key"]).partition(":")[2] for entry in summary["server_info"]]

@@ -194,7 +194,7 @@ class Board:
 
     # -- the process --------------------------------------------------------------------------
 
-    def _call(self, operation: str, *values: Any, wait: float | None = None) -> Any:
+    def _call(self, operation: str, *values: object, wait: float | None = None) -> Any:
         """Ask the process; a failure of the connection or of the process ends it."""
         wait = self.timeout if wait is None else wait
         if self._process is None:

@@ -7,7 +7,6 @@ client vanishes in the middle of a call may accept no other one.
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from ..process import hide_torch, serve
 from .session import Session
@@ -19,7 +18,7 @@ class _Holder:
     def __init__(self) -> None:
         self.session: Session | None = None
 
-    def handle(self, operation: str, values: tuple[Any, ...]) -> Any:
+    def handle(self, operation: str, values: tuple[object, ...]) -> object:
         """Get ready, open, close, or call a method of the session."""
         if operation == "start":
             import tvm.rpc  # noqa: F401  # what takes seconds here
@@ -27,10 +26,11 @@ class _Holder:
             return None
         if operation == "open":
             self.close()
-            self.session = Session(*values)
+            self.session = Session(*values)  # type: ignore[arg-type]
             return None
         if operation == "close":
-            return self.close()
+            self.close()
+            return None
         return getattr(self.session, operation)(*values)
 
     def close(self) -> None:
