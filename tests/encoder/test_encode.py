@@ -15,6 +15,7 @@ from ibert_tvm.compiler import compile as compile_model
 from ibert_tvm.runtime import Library
 from tests.cache import cached, version_of
 from tests.encoder.small_encoders import WORDS, bert
+from tests.snapshots import Messages
 
 Make = Callable[..., Encoder]
 
@@ -99,7 +100,7 @@ def test_vectors_of_tokens_have_no_padding(encoder: Make) -> None:
         np.testing.assert_array_equal(features["sentence_embedding"].numpy(), tiny.encode(text))
 
 
-def test_prompts_are_put_before_texts(encoder: Make) -> None:
+def test_prompts_are_put_before_texts(messages: Messages, encoder: Make) -> None:
     prompts = {"query": "small ", "passage": "big "}
     tiny = encoder("embedding", prompts=prompts, default_prompt_name="passage")
     small, big, none = (tiny.encode(f"{p}world", prompt="") for p in ("small ", "big ", ""))
@@ -110,13 +111,8 @@ def test_prompts_are_put_before_texts(encoder: Make) -> None:
     np.testing.assert_array_equal(tiny.encode_query("world"), small)
     np.testing.assert_array_equal(tiny.encode_document("world"), big)
     np.testing.assert_array_equal(tiny.encode_document("world", prompt=""), none)
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         tiny.encode("world", prompt_name="quest")
-    assert str(caught.value) == (
-        "the model has no prompt 'quest'\n"
-        "  why: its prompts are passage, query\n"
-        "  what to do: give the name of one of them, or prompt=TEXT"
-    )
 
 
 def test_a_text_that_is_too_long_is_cut_off_and_said(
@@ -140,41 +136,22 @@ def test_a_bar_is_shown_on_demand(encoder: Make, capfd: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "error"),
     [
-        (
-            {"sentences": ["big", 7]},
-            InputError,
-            "text 1 is not a text\n  why: it is 7\n  what to do: give a string",
-        ),
-        (
-            {"sentences": ["big"], "batch_size": 0},
-            UsageError,
-            "batch_size is 0\n  what to do: give a number of at least 1",
-        ),
-        (
-            {"sentences": ["big"], "output_value": "tokens"},
-            UsageError,
-            "output_value is 'tokens'\n"
-            "  what to do: give 'sentence_embedding', 'token_embeddings' or None",
-        ),
+        ({"sentences": ["big", 7]}, InputError),
+        ({"sentences": ["big"], "batch_size": 0}, UsageError),
+        ({"sentences": ["big"], "output_value": "tokens"}, UsageError),
     ],
+    ids=["number", "no batch", "another value"],
 )
 def test_arguments_without_meaning(
-    encoder: Make, arguments: dict[str, object], error: type[Exception], message: str
+    messages: Messages, encoder: Make, arguments: dict[str, object], error: type[Exception]
 ) -> None:
-    with pytest.raises(error) as caught:
+    with messages.raises(error):
         encoder("embedding").encode(**arguments)
-    assert str(caught.value) == message
 
 
-def test_a_length_that_was_not_compiled(encoder: Make) -> None:
+def test_a_length_that_was_not_compiled(messages: Messages, encoder: Make) -> None:
     library = encoder("embedding").library
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         Encoder(library, max_seq_length=17)
-    assert str(caught.value) == (
-        "texts cannot be cut off at 17 tokens\n"
-        f"  where: {library.metadata.path}\n"
-        "  why: the longest compiled length is 16\n"
-        "  what to do: give a max_seq_length up to it, or compile with a larger --seq-len"
-    )

@@ -13,6 +13,7 @@ from ibert_tvm.common.errors import InputError, UsageError
 from ibert_tvm.encoder.entities import TaggedToken, entities
 from ibert_tvm.encoder.spans import best_span
 from ibert_tvm.model.tokenization import Window
+from tests.snapshots import Messages
 
 Make = Callable[..., Encoder]
 DOCUMENTS = ["big", "hello world", "small small", "hello", "big"]
@@ -141,35 +142,22 @@ def test_a_span_is_widened_to_whole_words() -> None:
     assert span is not None and span.score < 1e-3
 
 
-def test_a_question_that_leaves_no_room(encoder: Make) -> None:
-    with pytest.raises(InputError) as caught:
+def test_a_question_that_leaves_no_room(messages: Messages, encoder: Make) -> None:
+    with messages.raises(InputError):
         encoder("spans").answer("big " * 14, "hello world")
-    assert str(caught.value) == (
-        "the text leaves no room in a window\n"
-        "  why: a window has 16 tokens, of which 17 are the same in every window and 0 overlap\n"
-        "  what to do: shorten the question, or compile with a larger --seq-len"
-    )
 
 
-def test_a_method_that_the_head_does_not_have(encoder: Make) -> None:
+def test_a_method_that_the_head_does_not_have(messages: Messages, encoder: Make) -> None:
     model = encoder("embedding")
-    path = model.library.metadata.path
-    calls = {
-        "rerank": lambda: model.rerank("a", ["b"]),
-        "classify": lambda: model.classify("a"),
-        "tag": lambda: model.tag("a"),
-        "answer": lambda: model.answer("a", "b"),
-    }
-    heads = ["sequence_classification"] * 2 + ["token_classification", "question_answering"]
-    for (method, call), head in zip(calls.items(), heads, strict=True):
-        with pytest.raises(UsageError) as caught:
+    calls = (
+        lambda: model.rerank("a", ["b"]),
+        lambda: model.classify("a"),
+        lambda: model.tag("a"),
+        lambda: model.answer("a", "b"),
+    )
+    for call in calls:
+        with messages.raises(UsageError):
             call()
-        assert str(caught.value) == (
-            f"the model cannot {method}\n"
-            f"  where: {path}\n"
-            "  why: its head is sentence_embedding; it gives hidden state, embedding\n"
-            f"  what to do: compile the model with the head {head}"
-        )
     for kind, method in (("score", "encode"), ("classes", "encode")):
         with pytest.raises(UsageError, match=f"the model cannot {method}"):
             getattr(encoder(kind), method)("a")

@@ -20,6 +20,7 @@ from ibert_tvm.encoder.prepared import Options, cache_folder, prepared_library
 from ibert_tvm.frontend import ModelSourceError
 from ibert_tvm.frontend.hf_folder import HfFolder
 from tests.encoder.small_encoders import bert, save_bert
+from tests.snapshots import Messages
 
 
 @pytest.fixture(autouse=True)
@@ -110,45 +111,27 @@ def test_where_it_is_kept(cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert cache_folder() == tmp_path / "home" / ".cache" / "ibert_tvm"
 
 
-def test_a_folder_that_others_write_to_is_not_trusted(cache: Path) -> None:
+def test_a_folder_that_others_write_to_is_not_trusted(messages: Messages, cache: Path) -> None:
     cache.mkdir(parents=True)
     cache.chmod(0o777)
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         cache_folder()
-    assert str(caught.value) == (
-        "compiled models are not taken from a folder that others can write to\n"
-        f"  where: {cache}\n"
-        "  why: a library is code, which whoever put it there could choose\n"
-        f"  what to do: run chmod go-w {cache}, or let XDG_CACHE_HOME name another folder"
-    )
 
 
-def test_a_head_cannot_be_chosen_of_what_was_quantised(library: Path) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_a_head_cannot_be_chosen_of_what_was_quantised(messages: Messages, library: Path) -> None:
+    with messages.raises(UsageError):
         Encoder(library, head="none")
-    assert str(caught.value) == (
-        "a head cannot be chosen any more\n"
-        f"  where: {library}\n"
-        "  why: it was quantised with the one that it has\n"
-        "  what to do: leave head out, or give the model folder"
-    )
 
 
-def test_an_entry_of_the_hubs_cache_is_its_snapshot(tmp_path: Path) -> None:
+def test_an_entry_of_the_hubs_cache_is_its_snapshot(messages: Messages, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="making a model folder needs torch")
     entry = tmp_path / "models--some--bert"
     (entry / "snapshots").mkdir(parents=True)
     save_bert(entry / "snapshots" / "12ab")
     assert HfFolder.read(entry).path == entry / "snapshots" / "12ab"
     save_bert(entry / "snapshots" / "34cd")
-    with pytest.raises(ModelSourceError) as caught:
+    with messages.raises(ModelSourceError):
         HfFolder.read(entry)
-    assert str(caught.value) == (
-        "models--some--bert names no model folder\n"
-        f"  where: {entry}\n"
-        "  why: it is an entry of the hub's cache with 2 snapshots, none of them main\n"
-        f"  what to do: give one of its folders, {entry}/snapshots/COMMIT"
-    )
     (entry / "refs").mkdir()
     (entry / "refs" / "main").write_text("34cd\n")
     assert HfFolder.read(entry).path == entry / "snapshots" / "34cd"

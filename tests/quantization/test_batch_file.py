@@ -35,34 +35,24 @@ def test_batches_of_several_lengths(tmp_path):
     assert len(read_batches(tmp_path / "b.npz", limit=2)) == 1
 
 
-def test_arrays_that_do_not_belong_together(tmp_path):
+def test_arrays_that_do_not_belong_together(messages, tmp_path):
     file = tmp_path / "b.npz"
     np.savez(file, input_ids=np.ones((2, 4)), attention_mask=np.ones((3, 4)))
-    with pytest.raises(UsageError) as error:
+    with messages.raises(UsageError):
         read_batches(file)
-    assert str(error.value) == (
-        f"the arrays of a calibration batch do not belong together\n  where: {file}\n"
-        "  why: their shapes are input_ids (2, 4), attention_mask (3, 4)\n"
-        "  what to do: give arrays [sequences, tokens] of one shape per batch"
-    )
 
 
-def test_unreadable_files(tmp_path):
+def test_unreadable_files(messages, tmp_path):
     file = tmp_path / "b.npz"
-    with pytest.raises(UsageError) as error:
+    with messages.raises(UsageError):
         read_batches(file)
-    assert str(error.value) == (
-        "cannot read the calibration batches\n"
-        f"  where: {file}\n  why: No such file or directory\n{TODO}"
-    )
     file.write_bytes(b"PK\x03\x04 but no archive")
     with pytest.raises(UsageError) as error:
         read_batches(file)
     assert error.value.what == "cannot read the calibration batches"
     np.savez(file)
-    with pytest.raises(UsageError) as error:
+    with messages.raises(UsageError):
         read_batches(file)
-    assert str(error.value) == f"there is no array in the file\n  where: {file}\n{TODO}"
     np.save(tmp_path / "b.npy", np.ones(3))
     (tmp_path / "b.npy").rename(file)
     with pytest.raises(UsageError) as error:

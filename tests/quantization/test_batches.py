@@ -73,138 +73,40 @@ def ids(*values: int) -> np.ndarray:
 
 
 REFUSED = {
-    "no text": (
-        lambda: batches_of_texts([], Words(), INFO, 64),
-        "there is no calibration text\n"
-        "  why: the list is empty\n"
-        "  what to do: give texts like those of later use; some dozens serve",
+    "no text": lambda: batches_of_texts([], Words(), INFO, 64),
+    "only empty texts": lambda: batches_of_texts([" ", "\t"], Words(), INFO, 64),
+    "too long": lambda: batches_of_texts(["a"], Words(), INFO, 65),
+    "foreign tokenizer": lambda: batches_of_texts(["a" * 120], Words(), INFO, 64),
+    "no batch": lambda: batches_of_arrays([], INFO),
+    "unknown input": lambda: batches_of_arrays([{"input_ids": ids(1), "labels": ids(1)}], INFO),
+    "no ids": lambda: batches_of_arrays([{"attention_mask": ids(1)}], INFO),
+    "float ids": lambda: batches_of_arrays([{"input_ids": np.ones((1, 2))}], INFO),
+    "shapes": lambda: batches_of_arrays([{"input_ids": ids(1, 2), "attention_mask": ids(1)}], INFO),
+    "long arrays": lambda: batches_of_arrays([{"input_ids": np.ones((1, 65), np.int64)}], INFO),
+    "unknown token": lambda: batches_of_arrays(
+        [{"input_ids": ids(1)}, {"input_ids": ids(3, 100)}], INFO
     ),
-    "only empty texts": (
-        lambda: batches_of_texts([" ", "\t"], Words(), INFO, 64),
-        "there is no calibration text\n"
-        "  why: all 2 texts are empty\n"
-        "  what to do: give texts like those of later use; some dozens serve",
+    "unknown type": lambda: batches_of_arrays(
+        [{"input_ids": ids(1), "token_type_ids": ids(-1)}], INFO
     ),
-    "too long": (
-        lambda: batches_of_texts(["a"], Words(), INFO, 65),
-        "cannot calibrate at 65 tokens\n"
-        "  why: the model has positions for 64 tokens\n"
-        "  what to do: use a sequence length of at most 64",
+    "another mask": lambda: batches_of_arrays(
+        [{"input_ids": ids(1, 2), "attention_mask": ids(1, 7)}], INFO
     ),
-    "foreign tokenizer": (
-        lambda: batches_of_texts(["a" * 120], Words(), INFO, 64),
-        "the tokenizer yields token 120\n"
-        "  why: the model's vocabulary has 100 tokens\n"
-        "  what to do: use the tokenizer that belongs to the model",
+    "nothing but padding": lambda: batches_of_arrays(
+        [{"input_ids": ids(1), "attention_mask": ids(0)}], INFO
     ),
-    "no batch": (
-        lambda: batches_of_arrays([], INFO),
-        "there is no calibration batch\n"
-        "  why: the list is empty\n"
-        "  what to do: give batches like those of later use; some dozens of sequences serve",
-    ),
-    "unknown input": (
-        lambda: batches_of_arrays([{"input_ids": ids(1), "labels": ids(1)}], INFO),
-        "unknown input 'labels'\n"
-        "  where: calibration batch 0\n"
-        "  why: the model takes input_ids, attention_mask, token_type_ids\n"
-        "  what to do: give arrays by these names",
-    ),
-    "no ids": (
-        lambda: batches_of_arrays([{"attention_mask": ids(1)}], INFO),
-        "input_ids are missing\n"
-        "  where: calibration batch 0\n"
-        "  why: the model takes input_ids, attention_mask, token_type_ids\n"
-        "  what to do: give arrays by these names",
-    ),
-    "float ids": (
-        lambda: batches_of_arrays([{"input_ids": np.ones((1, 2))}], INFO),
-        "input_ids is float64 of shape (1, 2)\n"
-        "  where: calibration batch 0\n"
-        "  why: all inputs are integers of one shape [batch, seq_len], not empty\n"
-        "  what to do: pad the sequences of a batch to one length",
-    ),
-    "shapes": (
-        lambda: batches_of_arrays([{"input_ids": ids(1, 2), "attention_mask": ids(1)}], INFO),
-        "attention_mask is int64 of shape (1, 1)\n"
-        "  where: calibration batch 0\n"
-        "  why: all inputs are integers of one shape [batch, seq_len], not empty\n"
-        "  what to do: pad the sequences of a batch to one length",
-    ),
-    "long arrays": (
-        lambda: batches_of_arrays([{"input_ids": np.ones((1, 65), np.int64)}], INFO),
-        "cannot calibrate at 65 tokens\n"
-        "  why: the model has positions for 64 tokens\n"
-        "  what to do: use a sequence length of at most 64",
-    ),
-    "unknown token": (
-        lambda: batches_of_arrays([{"input_ids": ids(1)}, {"input_ids": ids(3, 100)}], INFO),
-        "token 100 does not exist\n"
-        "  where: calibration batch 1\n"
-        "  why: the model's vocabulary are 0 to 99\n"
-        "  what to do: use the tokenizer that belongs to the model",
-    ),
-    "unknown type": (
-        lambda: batches_of_arrays([{"input_ids": ids(1), "token_type_ids": ids(-1)}], INFO),
-        "token type -1 does not exist\n"
-        "  where: calibration batch 0\n"
-        "  why: the model's types are 0 to 1\n"
-        "  what to do: use the tokenizer that belongs to the model",
-    ),
-    "another mask": (
-        lambda: batches_of_arrays([{"input_ids": ids(1, 2), "attention_mask": ids(1, 7)}], INFO),
-        "attention_mask holds 7\n"
-        "  where: calibration batch 0\n"
-        "  why: a position is a token (1) or padding (0); a mask that is added to scores, or one "
-        "of numbered sequences, means another thing\n"
-        "  what to do: give 1 for tokens and 0 for padding",
-    ),
-    "nothing but padding": (
-        lambda: batches_of_arrays([{"input_ids": ids(1), "attention_mask": ids(0)}], INFO),
-        "it holds no token\n"
-        "  where: calibration batch 0\n"
-        "  why: its attention mask is 0 everywhere\n"
-        "  what to do: leave it out",
-    ),
-    "observer": (
-        lambda: CalibrationOptions(observer="median"),
-        "unknown observer 'median'\n"
-        "  why: an observer chooses the range of an activation\n"
-        "  what to do: use one of: mse, minmax, percentile",
-    ),
-    "sequence length": (
-        lambda: CalibrationOptions(seq_len=0),
-        "a sequence length of 0\n"
-        "  why: a sequence has at least one token\n"
-        "  what to do: use a positive number",
-    ),
-    "percentile": (
-        lambda: CalibrationOptions(percentile=0.999),
-        "a percentile of 0.999\n"
-        "  why: it is the percentage of values that are kept\n"
-        "  what to do: use more than 50 and at most 100",
-    ),
-    "alphas": (
-        lambda: CalibrationOptions(alphas=(1.0,)),
-        "smoothing strengths (1.0,)\n"
-        "  why: each lies between no smoothing (0) and moving everything to the weights (1)\n"
-        "  what to do: use at least one number in [0, 1)",
-    ),
-    "sample": (
-        lambda: CalibrationOptions(sample_tokens=0),
-        "a sample of 0 tokens\n"
-        "  why: scales are searched on a sample\n"
-        "  what to do: use a positive number; 2048 is the default",
-    ),
+    "observer": lambda: CalibrationOptions(observer="median"),
+    "sequence length": lambda: CalibrationOptions(seq_len=0),
+    "percentile": lambda: CalibrationOptions(percentile=0.999),
+    "alphas": lambda: CalibrationOptions(alphas=(1.0,)),
+    "sample": lambda: CalibrationOptions(sample_tokens=0),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_unusable_calibration_is_refused_with_the_reason(case):
-    make, text = REFUSED[case]
-    with pytest.raises(UsageError) as caught:
-        make()
-    assert str(caught.value) == text
+def test_unusable_calibration_is_refused_with_the_reason(messages, case):
+    with messages.raises(UsageError):
+        REFUSED[case]()
 
 
 def batch(*lengths: int) -> Batch:

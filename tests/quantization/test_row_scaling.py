@@ -18,6 +18,7 @@ from ibert_tvm.relay_passes.quantization_table import (
     QuantizationTable,
     QuantizationTableError,
 )
+from tests.snapshots import Messages
 
 BY_ROW = ActivationQuant(0.01, -16383, 16383, by_row=True)
 
@@ -64,14 +65,9 @@ def test_steps_of_a_row_are_parts_of_its_largest() -> None:
     assert not found[2].any()
 
 
-def test_an_unknown_choice_is_refused() -> None:
-    with pytest.raises(UsageError) as caught:
+def test_an_unknown_choice_is_refused(messages: Messages) -> None:
+    with messages.raises(UsageError):
         CalibrationOptions(row_scales="sometimes")
-    assert str(caught.value) == (
-        "unknown choice of scales per token 'sometimes'\n"
-        "  why: it says which matrix operands have one\n"
-        "  what to do: use one of: never, auto, always"
-    )
 
 
 def test_a_table_keeps_it() -> None:

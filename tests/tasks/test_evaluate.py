@@ -24,6 +24,7 @@ from ibert_tvm.tasks import (
     task_drop,
 )
 from tests.encoder.small_encoders import WORDS, tiny
+from tests.snapshots import Messages
 
 Make = Callable[..., Encoder]
 
@@ -219,31 +220,12 @@ def test_questions(encoder: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "task", "head", "gives"),
-    [
-        ("embedding", "rte", "sentence_embedding", "hidden state, embedding"),
-        ("classes", "retrieval", "sequence_classification", "hidden state, logits"),
-        ("classes", "squad", "sequence_classification", "hidden state, logits"),
-    ],
+    ("kind", "task"), [("embedding", "rte"), ("classes", "retrieval"), ("classes", "squad")]
 )
-def test_a_model_with_another_head(
-    encoder: Make, kind: str, task: str, head: str, gives: str
-) -> None:
-    needed = {
-        "rte": "sequence_classification",
-        "retrieval": "sentence_embedding or sentence_transformer, or pooled",
-        "squad": "question_answering",
-    }
+def test_a_model_with_another_head(messages: Messages, encoder: Make, kind: str, task: str) -> None:
     side = integer_side(encoder(kind))
-    wanted = (
-        f"the model cannot be evaluated on the task {task}\n"
-        f"  why: its head is {head}, which gives {gives}\n"
-        f"  what to do: quantise the model with the head {needed[task]}"
-    )
-    with pytest.raises(DataError) as caught:
+    with messages.raises(DataError):
         TASKS[task].measure(None, side, Options())
-    assert str(caught.value) == wanted
     # Before a search calibrates, which takes minutes.
-    with pytest.raises(DataError) as caught:
+    with messages.raises(DataError):
         task_drop(TASKS[task], None, Options(), SimpleNamespace(info=side.info))
-    assert str(caught.value) == wanted

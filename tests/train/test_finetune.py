@@ -23,6 +23,7 @@ from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.finetune import finetune
 from ibert_tvm.train.settings import FinetuneSettings
 from tests.examples import examples
+from tests.snapshots import Messages
 
 WORDS = [f"word{number}" for number in range(40)]
 SETTINGS = ["--float-epochs", 1, "--epochs", 2, "--batch", 4, "--seq-len", 16, "--seed", 3]
@@ -210,77 +211,55 @@ def test_biases_and_norms_are_trained_alone(folder: Path, tmp_path: Path) -> Non
     assert not any(found[0.0][name].ndim > 1 for name in changed)
 
 
-def test_texts_without_labels_need_something_to_learn(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
+def test_texts_without_labels_need_something_to_learn(
+    messages: Messages, folder: Path, tmp_path: Path
+) -> None:
+    with messages.raises(UsageError):
         finetune(folder, Examples.of_texts(["a", "b"]), tmp_path / "out")
-    assert str(caught.value) == (
-        "there are no labels, and nothing else to learn\n"
-        "  why: without labels the float model itself is what is learned\n"
-        "  what to do: give --distill embeddings (or logits), or data with a column of labels"
-    )
 
 
 @pytest.mark.parametrize("unfinished", [False, True])
 def test_the_model_of_the_float_stage_needs_a_place_and_a_stage(
-    folder: Path, tmp_path: Path, unfinished: bool
+    messages: Messages, folder: Path, tmp_path: Path, unfinished: bool
 ) -> None:
     if unfinished:  # a training that goes on replaces nothing that it did not write, either
         (tmp_path / "out.training").mkdir()
     (tmp_path / "float").mkdir()
     (tmp_path / "float" / "mine").write_text("", encoding="utf-8")
     labelled = Examples(Labelled(["a", "b", "c"], ["0", "1", "0"]))
-    with pytest.raises(OutputError) as caught:
+    with messages.raises(OutputError):
         place = tmp_path / "float"
         finetune(folder, labelled, tmp_path / "out", dev=labelled, float_output=place)
-    assert str(caught.value) == (
-        f"cannot write {place}\n"
-        "  why: something is there already\n"
-        "  what to do: choose another --float-output, or remove it yourself"
-    )
     settings = FinetuneSettings(distillation="embeddings")
     texts_alone = Examples.of_texts(["a", "b", "c"])
     with pytest.raises(UsageError, match="there is no float model to write"):
         finetune(folder, texts_alone, tmp_path / "out", settings, float_output=tmp_path / "new")
 
 
-def test_logits_of_embeddings_cannot_be_distilled(folder: Path, tmp_path: Path) -> None:
+def test_logits_of_embeddings_cannot_be_distilled(
+    messages: Messages, folder: Path, tmp_path: Path
+) -> None:
     data = Examples.of_texts(["a", "b", "c"])
     settings = FinetuneSettings(distillation="logits")
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         finetune(folder, data, tmp_path / "out", settings)
-    assert str(caught.value) == (
-        "logits cannot be distilled from this model\n"
-        f"  where: {folder}\n"
-        "  why: with the head none it gives embeddings\n"
-        "  what to do: give --distill embeddings"
-    )
 
 
-def test_another_training_is_not_gone_on_with(folder: Path, tmp_path: Path) -> None:
+def test_another_training_is_not_gone_on_with(
+    messages: Messages, folder: Path, tmp_path: Path
+) -> None:
     work = tmp_path / "out.training"
     work.mkdir()
     (work / "settings.json").write_text("{}", encoding="utf-8")
     data = Examples(Labelled(["a", "b", "c"], ["0", "1", "0"]))
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         finetune(folder, data, tmp_path / "out", dev=data)
-    assert str(caught.value) == (
-        f"there is another training in {work}\n"
-        "  why: its model, data or settings are others\n"
-        "  what to do: finish it with these, choose another output, or remove the folder"
-    )
 
 
-def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(UsageError) as caught:
+def test_settings_out_of_range_are_refused(messages: Messages) -> None:
+    with messages.raises(UsageError):
         FinetuneSettings(dropout=1.5)
-    assert str(caught.value) == "dropout is 1.5\n  why: it lies from 0 to 0.9"
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         FinetuneSettings(distillation="all")
-    assert str(caught.value) == (
-        "unknown distillation 'all'\n  what to do: use one of: none, logits, embeddings"
-    )
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         FinetuneSettings(trained="heads")
-    assert str(caught.value) == (
-        "unknown choice of what is trained 'heads'\n  what to do: use one of: all, vectors"
-    )

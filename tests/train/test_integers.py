@@ -16,6 +16,7 @@ from ibert_tvm.train.integers import IntegerProgram
 from ibert_tvm.train.numbers import exact_product
 from tests.examples import examples
 from tests.golden.models import MODELS, evaluated, inputs, quantized
+from tests.snapshots import Messages
 
 SMALL = [name for name, golden in MODELS.items() if not golden.whole]
 
@@ -89,15 +90,10 @@ def test_mixed_precision_changes_no_integer() -> None:
         assert torch.equal(found[key], values), key
 
 
-def test_a_product_that_no_float_holds_is_refused() -> None:
+def test_a_product_that_no_float_holds_is_refused(messages: Messages) -> None:
     one = torch.ones((1, 1), dtype=torch.int64)
-    with pytest.raises(RangeError) as caught:
+    with messages.raises(RangeError):
         exact_product(one, one, 2**30, 2**30)
-    assert str(caught.value) == (
-        "a matrix product may not fit 53 bits\n"
-        "  why: its elements are bounded by 1152921504606846976\n"
-        "  what to do: use narrower operands"
-    )
 
 
 def test_an_id_that_is_no_row_is_refused() -> None:

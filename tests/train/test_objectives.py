@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.model.model_info import ModelInfo, OutputInfo
@@ -12,6 +11,7 @@ from ibert_tvm.tasks import Side
 from ibert_tvm.tasks.samples import Labelled, Questions, Scored, Tagged
 from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.objectives import Objective, class_names
+from tests.snapshots import Messages
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "one", "two", "##s", "three"]
 TAGGED = Examples(Tagged([["ones", "two"], ["three"]], [["B-X", "O"], ["I-X"]]))
@@ -99,20 +99,10 @@ def test_an_answer_is_its_first_and_last_token() -> None:
     assert cut.lengths == (6, 6, 6)
 
 
-def test_labels_that_cannot_be_learned() -> None:
+def test_labels_that_cannot_be_learned(messages: Messages) -> None:
     data = Examples(Labelled(["a", "b"], ["x", "y"]))
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         class_names(data, Examples(Labelled(["a"], ["z"])))
-    assert str(caught.value) == (
-        "the dev set has a class 'z', the data has none\n"
-        "  why: the classes are x, y\n"
-        "  what to do: give data in which every class occurs"
-    )
     same = Examples(Labelled(["a", "b"], ["x", "x"]))
-    with pytest.raises(UsageError) as caught:
+    with messages.raises(UsageError):
         class_names(same, same)
-    assert str(caught.value) == (
-        "all examples have the label 'x'\n"
-        "  why: the classes are x\n"
-        "  what to do: give data in which every class occurs"
-    )

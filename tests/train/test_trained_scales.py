@@ -15,6 +15,7 @@ from ibert_tvm.common.errors import ModelError
 from ibert_tvm.model.trained_scales import FILE, TrainedScales, read_scales
 from ibert_tvm.relay_passes.lower import requirements
 from tests.golden.models import canonical, table
+from tests.snapshots import Messages
 
 
 def scales(name: str = "bert-default") -> TrainedScales:
@@ -69,27 +70,20 @@ def test_a_file_that_was_edited_is_refused(
     assert caught.value.why.startswith(why)
 
 
-def test_scales_of_another_model_are_refused() -> None:
+def test_scales_of_another_model_are_refused(messages: Messages) -> None:
     model = canonical("bert")
     needed = requirements(model.module, "accurate")
     found = scales()
     rows = dict(found.weights)
     gone = sorted(rows)[0]
     del rows[gone]
-    with pytest.raises(ModelError) as caught:
+    with messages.raises(ModelError):
         TrainedScales(found.activations, rows, found.embeddings, "none").table(
             needed, model.parameters
         )
-    assert str(caught.value) == (
-        "the scales of a training do not belong to this model\n"
-        f"  where: {FILE}\n"
-        f"  why: the scales lack {gone}, one of its weights\n"
-        "  what to do: load the model with the head that it was trained with, or remove the file "
-        "and calibrate anew"
-    )
 
 
-def test_scales_by_channel_and_weights_are_checked() -> None:
+def test_scales_by_channel_and_weights_are_checked(messages: Messages) -> None:
     model = canonical("bert")
     needed = requirements(model.module, "accurate")
     found = scales()
@@ -103,11 +97,5 @@ def test_scales_by_channel_and_weights_are_checked() -> None:
         wrong.table(needed, model.parameters)
     layer = next(iter(found.weights))
     weight = np.full_like(model.parameters[needed[layer].weight], np.nan)
-    with pytest.raises(ModelError) as caught:
+    with messages.raises(ModelError):
         found.table(needed, {**model.parameters, needed[layer].weight: weight})
-    assert str(caught.value) == (
-        "a weight is infinite or not a number\n"
-        f"  where: {layer}\n"
-        "  why: it has no nearest integer\n"
-        "  what to do: train with a smaller learning rate, or check the checkpoint"
-    )
