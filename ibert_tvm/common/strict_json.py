@@ -23,6 +23,9 @@ from .errors import DocumentError
 JsonObject: TypeAlias = Mapping[str, Any]
 """An object of a document that was checked, or that is about to be written."""
 
+JsonDict: TypeAlias = dict[str, Any]
+"""One that is being made, or changed."""
+
 MAX_DIGITS = 32
 """Characters of a number."""
 _SHOWN = 60

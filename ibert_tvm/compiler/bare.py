@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..common.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from ibert_tvm.targets.aot import Interface
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from ..model.model_info import ModelInfo
 
 
-def bare_interface(metadata: Mapping[str, Any], info: ModelInfo, prefix: str) -> Interface:
+def bare_interface(metadata: JsonObject, info: ModelInfo, prefix: str) -> Interface:
     """Describe inputs and outputs for `ibert_tvm.targets.aot.compile_bare`.
 
     Parameters

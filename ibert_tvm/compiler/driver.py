@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import OutputError, UsageError
 from ..common.files import settled, write_folder
+from ..common.strict_json import JsonDict, JsonObject
+from ..common.types import Array
 from ..model.shapes import check_shapes
 from ..runtime.library_file import FORMAT
 from ..runtime.metadata import InputRecord, read_record
@@ -73,10 +74,10 @@ class CompiledModel:
     """
 
     executable: relax.VMExecutable | None
-    parameters: Mapping[str, NDArray[Any]]
-    metadata: Mapping[str, Any]
+    parameters: Mapping[str, Array]
+    metadata: JsonObject
     target: TargetDescription
-    report: Mapping[str, Any]
+    report: JsonObject
     bare: BareModel | None = None
     device: DeviceCode | None = None
 
@@ -271,7 +272,7 @@ def compile(
     tuning = {} if tuned is None else {"tuning": tuned.report()}
     metadata |= tuning
     executable = bare = device = None
-    on_gpu: dict[str, Any] = {}
+    on_gpu: JsonDict = {}
     with phase("build"):
         if runtime == "none":
             interface = bare_interface(metadata, quantized.info, prefix)
@@ -395,7 +396,7 @@ def _metadata(
     description: TargetDescription,
     module: tvm.IRModule,
     shapes: Sequence[tuple[int, int]],
-) -> dict[str, Any]:
+) -> JsonDict:
     import tvm
 
     from ibert_tvm.relay_passes.passes import function_name
@@ -438,7 +439,7 @@ def _metadata(
     }
 
 
-def _outputs(quantized: QuantizedModel) -> list[dict[str, Any]]:
+def _outputs(quantized: QuantizedModel) -> list[JsonDict]:
     """Name, type, scale and symbolic shape of every output, in the function's order."""
     types = {step.name: step.type for step in quantized.program.steps}
     kinds = [types[name] for name in quantized.program.outputs]

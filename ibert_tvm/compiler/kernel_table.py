@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..common.strict_json import JsonDict
+
 if TYPE_CHECKING:
     import tvm
 
 
-def kernel_table(module: tvm.IRModule) -> dict[str, list[dict[str, Any]]]:
+def kernel_table(module: tvm.IRModule) -> dict[str, list[JsonDict]]:
     """List the kernels that each function of a lowered module calls, in order.
 
     Parameters
@@ -36,7 +38,7 @@ def kernel_table(module: tvm.IRModule) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _calls(module: tvm.IRModule, function: Any) -> list[dict[str, Any]]:
+def _calls(module: tvm.IRModule, function: Any) -> list[JsonDict]:
     from ibert_tvm.relay_passes.passes.share_kernels import LAYERS, called_kernels
 
     kernels = called_kernels(function)

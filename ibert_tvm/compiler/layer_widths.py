@@ -7,9 +7,10 @@ those of its like in other layers, they take more memory, and their loops may lo
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from ..common.strict_json import JsonDict, JsonObject
 from ..model.roles import role_of
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from ibert_tvm.relay_passes.integer.program import Program
 
 
-def wide_values(program: Program) -> list[dict[str, Any]]:
+def wide_values(program: Program) -> list[JsonDict]:
     """Values that are stored in a wider type than most of their like in other layers.
 
     Parameters
@@ -40,7 +41,7 @@ def wide_values(program: Program) -> list[dict[str, Any]]:
     alike: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for step in program.steps:
         alike[role_of(step.name)].append((step.name, step.type.dtype))
-    wide: dict[str, dict[str, Any]] = {}
+    wide: dict[str, JsonDict] = {}
     for values in alike.values():
         counts = Counter(dtype for _, dtype in values)
         usual = max(counts, key=lambda dtype: (counts[dtype], -size(dtype)))
@@ -52,9 +53,7 @@ def wide_values(program: Program) -> list[dict[str, Any]]:
     return [wide[step.name] for step in program.steps if step.name in wide]
 
 
-def scalar_loops(
-    module: tvm.IRModule, kernels: Iterable[Sequence[Mapping[str, Any]]]
-) -> list[dict[str, Any]]:
+def scalar_loops(module: tvm.IRModule, kernels: Iterable[Sequence[JsonObject]]) -> list[JsonDict]:
     """Loops of kernels that are scalar because of numbers of 64 bits.
 
     Parameters
@@ -86,7 +85,7 @@ def scalar_loops(
     return list(found.values())
 
 
-def width_statements(report: Mapping[str, Any]) -> list[str]:
+def width_statements(report: JsonObject) -> list[str]:
     """Say what a compilation's ``wide_values`` and ``scalar_loops`` are, for people."""
     lines = []
     if report.get("wide_values"):

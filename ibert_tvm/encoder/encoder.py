@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import InputError, UsageError
+from ..common.types import Array
 from ..frontend.sources import is_source
 from ..model.heads import KINDS, heads_with, kinds_of
 from ..model.scores import FUNCTIONS, normalized, ranked_classes, softmax
@@ -523,7 +524,7 @@ class Encoder:
         names = [record.name for record in self.library.metadata.inputs]
         results: list[dict[str, Any]] = [{} for _ in texts]
         for part in self._parts(texts, batch_size, bar):
-            arrays: dict[str, NDArray[Any]] = dict(part.tokens.inputs(names))
+            arrays: dict[str, Array] = dict(part.tokens.inputs(names))
             for record in self.library.metadata.outputs:
                 name = KINDS[record.kind].feature or record.name
                 arrays[name] = part.outputs[record.name].dequantize()

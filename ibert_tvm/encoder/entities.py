@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.strict_json import JsonDict
 from ..model.tokenization import Window
 
 OUTSIDE = "O"
@@ -62,7 +62,7 @@ def tagged_tokens(
     return found
 
 
-def entities(text: str, tokens: Sequence[TaggedToken], grouped: bool) -> list[dict[str, Any]]:
+def entities(text: str, tokens: Sequence[TaggedToken], grouped: bool) -> list[JsonDict]:
     """Tokens that are part of something, alone or put together.
 
     Parameters

@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from ..common.errors import UsageError
 from ..common.files import files_sha256, locked
+from ..common.strict_json import JsonDict
 from ..frontend import load
 from ..frontend.sources import is_source, resolved, source_of
 from ..model.artefact import QuantizedModel
@@ -121,7 +121,7 @@ def prepared_library(model: Path, options: Options) -> Path:
     return library
 
 
-def _key(model: Path, options: Options) -> dict[str, Any]:
+def _key(model: Path, options: Options) -> JsonDict:
     """Everything that a library depends on."""
     from ibert_tvm.targets import get_target
 

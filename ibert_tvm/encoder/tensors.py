@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import UsageError
+from ..common.types import Array
 
 if TYPE_CHECKING:
     import torch
 
 
-def tensor_of(array: NDArray[Any]) -> torch.Tensor:
+def tensor_of(array: Array) -> torch.Tensor:
     """Return an array as a tensor that shares its memory.
 
     Parameters

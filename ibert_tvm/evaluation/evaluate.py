@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict, JsonObject
+from ..common.types import Array
 from ..model.artefact import QuantizedModel
 from ..model.heads import KINDS
 from ..model.model_info import ModelInfo
@@ -79,7 +81,7 @@ class Fidelity:
     agreement: Agreement
     layers: tuple[LayerFidelity, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return a flat dictionary with the list `layers`."""
         return {
             **asdict(self.agreement),
@@ -258,14 +260,14 @@ def _batches(
             yield rows, inputs
 
 
-def _real_part(value: NDArray[Any], mask: NDArray[Any], rows: int) -> NDArray[Any]:
+def _real_part(value: Array, mask: Array, rows: int) -> Array:
     """What belongs to real tokens of real texts."""
     if value.ndim >= 2 and value.shape[:2] == mask.shape:
         return value[:rows][mask[:rows] == 1]
     return value[:rows]
 
 
-def vector_of_text(kind: str, value: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
+def vector_of_text(kind: str, value: Array, mask: Array) -> NDArray[np.float64]:
     """Return the vector that stands for one text, from its output and mask."""
     if KINDS[kind].per_token:
         return mean_pool(value[None], mask[None])[0]
@@ -301,7 +303,7 @@ class _LibraryRunner:
         self._output = library.metadata.outputs[0].name
 
     def run(self, inputs: Inputs) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        given: dict[str, Any] = {name: inputs[name] for name in self._inputs}
+        given: JsonDict = {name: inputs[name] for name in self._inputs}
         outputs = self._library.run(**given)
         return outputs[self._output], {}
 
@@ -312,7 +314,7 @@ def _runner(candidate: QuantizedModel | Library, layers: bool) -> _IntegerRunner
     return _LibraryRunner(candidate)
 
 
-def _comparable(quantization: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _comparable(quantization: JsonObject) -> dict[str, JsonObject]:
     """The integer form of every canonical value that is compared with the float one.
 
     A value may exist as an accumulator, as a wide value of the residual stream, and as an 8-bit
@@ -327,7 +329,7 @@ def _comparable(quantization: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]
     }
 
 
-def _real(integers: NDArray[Any], form: Mapping[str, Any]) -> NDArray[np.float64]:
+def _real(integers: Array, form: JsonObject) -> NDArray[np.float64]:
     """Real numbers that a form of a value stands for."""
     from ibert_tvm.relay_passes.quantization_table import sum_of_columns
 
@@ -339,12 +341,10 @@ def _real(integers: NDArray[Any], form: Mapping[str, Any]) -> NDArray[np.float64
     return real
 
 
-def _evaluate(
-    model: QuantizedModel, inputs: Inputs
-) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]]]:
+def _evaluate(model: QuantizedModel, inputs: Inputs) -> tuple[list[Array], dict[str, Array]]:
     from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 
-    given: dict[str, NDArray[Any]] = {name: inputs[name] for name in model.input_names}
+    given: dict[str, Array] = {name: inputs[name] for name in model.input_names}
     record = image_record(model.quantization.get("inputs", ()))
     if record is not None:
         given[record.name] = quantize_images(
@@ -353,7 +353,7 @@ def _evaluate(
     return evaluate_all(model.program, given, model.parameters)
 
 
-def evaluate_integers(model: QuantizedModel, inputs: Inputs) -> dict[str, NDArray[Any]]:
+def evaluate_integers(model: QuantizedModel, inputs: Inputs) -> dict[str, Array]:
     """Run the NumPy reference of a quantised model.
 
     Parameters

@@ -7,13 +7,14 @@ Throughout, row i of both arrays belongs to text i: `reference` comes from the f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.types import Array
 
-def row_cosine(reference: NDArray[Any], candidate: NDArray[Any]) -> NDArray[np.float64]:
+
+def row_cosine(reference: Array, candidate: Array) -> NDArray[np.float64]:
     """Cosine of each row of one array with the same row of the other.
 
     Parameters
@@ -34,7 +35,7 @@ def row_cosine(reference: NDArray[Any], candidate: NDArray[Any]) -> NDArray[np.f
     return np.where(both_zero, 1.0, cosine)
 
 
-def pairwise_cosine(vectors: NDArray[Any]) -> NDArray[np.float64]:
+def pairwise_cosine(vectors: Array) -> NDArray[np.float64]:
     """Cosines of all rows with all rows, float64 [rows, rows]; 0 where a row is zero."""
     x = np.asarray(vectors, dtype=np.float64)
     norms = np.linalg.norm(x, axis=1, keepdims=True)
@@ -49,7 +50,7 @@ def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((ends - (counts + 1) / 2)[inverse])
 
 
-def spearman(reference: NDArray[Any], candidate: NDArray[Any]) -> float:
+def spearman(reference: Array, candidate: Array) -> float:
     """Spearman's rank correlation of two vectors.
 
     Parameters
@@ -88,7 +89,7 @@ def nearest_neighbours(similarities: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.asarray(others.argmax(axis=1), dtype=np.int64)
 
 
-def mean_pool(values: NDArray[Any], mask: NDArray[Any]) -> NDArray[np.float64]:
+def mean_pool(values: Array, mask: Array) -> NDArray[np.float64]:
     """Mean over the tokens whose mask is 1.
 
     Parameters
@@ -131,7 +132,7 @@ class Agreement:
     same_nearest_neighbour: float | None
 
     @classmethod
-    def of(cls, reference: NDArray[Any], candidate: NDArray[Any]) -> Agreement:
+    def of(cls, reference: Array, candidate: Array) -> Agreement:
         """Compare two arrays [texts, channels]."""
         cosine = row_cosine(reference, candidate)
         correlation: float | None = None
@@ -161,7 +162,7 @@ class RunningSimilarity:
     candidate_square: float = 0.0
     error_square: float = 0.0
 
-    def add(self, reference: NDArray[Any], candidate: NDArray[Any]) -> None:
+    def add(self, reference: Array, candidate: Array) -> None:
         """Take in a part: two arrays of one shape."""
         a = np.asarray(reference, dtype=np.float64).ravel()
         b = np.asarray(candidate, dtype=np.float64).ravel()

@@ -21,15 +21,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import ArtefactError, DocumentError
 from ..common.files import settled, write_folder
 from ..common.integrity import MANIFEST, SIGNATURE, check_manifest, write_manifest
-from ..common.strict_json import decode, read_bytes
+from ..common.strict_json import JsonDict, JsonObject, decode, read_bytes
+from ..common.types import Array
 from .model_info import ModelInfo
 from .quantization_file import SCHEMA_VERSION, damaged, read_quantization, refused
 from .tokenization import MAX_TOKENIZER_BYTES, TOKENIZER_FILES
@@ -82,9 +82,9 @@ class QuantizedModel:
     """
 
     program: Program
-    parameters: Mapping[str, NDArray[Any]]
+    parameters: Mapping[str, Array]
     info: ModelInfo
-    quantization: Mapping[str, Any]
+    quantization: JsonObject
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -205,7 +205,7 @@ def is_artefact(path: str | os.PathLike[str]) -> bool:
     return {_MODEL, _QUANTIZATION} <= names and names <= {*_REQUIRED, _TOKENIZER, SIGNATURE}
 
 
-def read_document(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_document(path: str | os.PathLike[str]) -> JsonDict:
     """Read `quantization.json` of an artefact, without TVM and without its parameters.
 
     Parameters
@@ -280,7 +280,7 @@ def _load_program(file: Path) -> Program:
         raise refused(file, error) from error
 
 
-def _load_parameters(file: Path, program: Program, where: str) -> dict[str, NDArray[Any]]:
+def _load_parameters(file: Path, program: Program, where: str) -> dict[str, Array]:
     """Read the arrays of a program's parameters, if the file says that it holds no others."""
     from safetensors import SafetensorError, safe_open
 
@@ -347,9 +347,7 @@ def _check_parameters(
             )
 
 
-def _check_names(
-    program: Program, info: ModelInfo, document: Mapping[str, Any], file: Path
-) -> None:
+def _check_names(program: Program, info: ModelInfo, document: JsonObject, file: Path) -> None:
     """Check that what is said about inputs and outputs is said about those of the program."""
     inputs, outputs = list(program.inputs), len(program.outputs)
     if list(info.inputs) != inputs or len(info.outputs) != outputs:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..common.errors import DocumentError
 from ..common.schema import INTEGER, STRING, check, either, one_of
+from ..common.strict_json import JsonDict
 from .heads import HEADS, KINDS
 
 _DEFAULT_LENGTH = 128
@@ -205,7 +206,7 @@ class ModelInfo:
         """What the model takes as real numbers; None if it takes tokens."""
         return None if self.image_size is None else REAL_INPUTS[self.inputs[0]]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return the information as a JSON-serialisable dictionary."""
         document = {
             key: list(value) if isinstance(value, tuple) else value
@@ -231,9 +232,7 @@ class ModelInfo:
         check(document, _SCHEMA, "info")
         if unknown := sorted(set(document) - {item.name for item in fields(cls)}):
             raise DocumentError(f"unknown fields: {', '.join(unknown)}", "info")
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in document.items()
-        }
+        values: JsonDict = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
         values["outputs"] = tuple(
             OutputInfo(name=item["name"], value=item["value"], kind=item["kind"])
             for item in document["outputs"]

@@ -7,11 +7,10 @@ where a scale is meant. Keys that nothing reads are not looked at.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ..common.errors import ArtefactError, DocumentError
 from ..common.schema import FLAG, INTEGER, NUMBERS, SCALE, STRING, check
-from ..common.strict_json import read_json, shown
+from ..common.strict_json import JsonDict, read_json, shown
 from .model_info import ModelInfo
 
 SCHEMA_VERSION = 1
@@ -92,7 +91,7 @@ def refused(file: Path, error: DocumentError) -> ArtefactError:
     return damaged(file, why, error.where, error.todo)
 
 
-def read_quantization(file: Path) -> dict[str, Any]:
+def read_quantization(file: Path) -> JsonDict:
     """Read and check the file.
 
     Parameters

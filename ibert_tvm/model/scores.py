@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..common.strict_json import JsonDict
+from ..common.types import Array
 
 _NORM_FLOOR = 1e-12
 
@@ -17,20 +19,20 @@ def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return (vectors / np.maximum(norms, _NORM_FLOOR)).astype(np.float32)
 
 
-def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+def softmax(logits: Array) -> NDArray[np.float64]:
     """Probabilities over the last axis, float64."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     result: NDArray[np.float64] = powers / powers.sum(axis=-1, keepdims=True)
     return result
 
 
-def sigmoid(logits: NDArray[Any]) -> NDArray[np.float64]:
+def sigmoid(logits: Array) -> NDArray[np.float64]:
     """1 / (1 + exp(-x)) without overflow, float64."""
     result: NDArray[np.float64] = 0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64)))
     return result
 
 
-FUNCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[np.float64]]] = {
+FUNCTIONS: dict[str, Callable[[Array], NDArray[np.float64]]] = {
     "softmax": softmax,
     "sigmoid": sigmoid,
     "none": lambda logits: logits.astype(np.float64),
@@ -39,11 +41,11 @@ FUNCTIONS: dict[str, Callable[[NDArray[Any]], NDArray[np.float64]]] = {
 
 
 def ranked_classes(
-    logits: NDArray[Any],
+    logits: Array,
     labels: Sequence[str],
     top_k: int | None = None,
     function: str | None = None,
-) -> list[list[dict[str, Any]]]:
+) -> list[list[JsonDict]]:
     """Classes of texts, best first.
 
     Parameters

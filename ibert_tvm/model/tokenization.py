@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import DocumentError, IbertError, InputError, ModelError
-from ..common.strict_json import decode, parse, read_bytes
+from ..common.strict_json import JsonDict, JsonObject, decode, parse, read_bytes
 
 # What a tokenizer may need, best first: the first group that is complete is the tokenizer itself.
 _GROUPS = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
@@ -286,7 +286,7 @@ class Tokenizer:
                 types[index, : len(row)] = type_ids
         return TokenizedBatch(ids, mask, types, truncated)
 
-    def _json(self, name: str) -> dict[str, Any]:
+    def _json(self, name: str) -> JsonDict:
         if name not in self.files:
             return {}
         try:
@@ -295,7 +295,7 @@ class Tokenizer:
             raise _damaged(name, "; ".join(filter(None, (error.what, error.why)))) from error
         return document if isinstance(document, dict) else {}
 
-    def _build(self, config: Mapping[str, Any]) -> Any:
+    def _build(self, config: JsonObject) -> Any:
         from tokenizers import Tokenizer as FastTokenizer
         from tokenizers.implementations import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
@@ -323,7 +323,7 @@ class Tokenizer:
                     )._tokenizer
                 return _roberta_tokenizer(ByteLevelBPETokenizer(*paths), config)
 
-    def _find_pad_id(self, config: Mapping[str, Any]) -> int:
+    def _find_pad_id(self, config: JsonObject) -> int:
         token = config.get("pad_token") or self._json("special_tokens_map.json").get("pad_token")
         if isinstance(token, Mapping):
             token = token.get("content")
@@ -335,7 +335,7 @@ class Tokenizer:
         return 0
 
 
-def _roberta_tokenizer(bpe: Any, config: Mapping[str, Any]) -> Any:
+def _roberta_tokenizer(bpe: Any, config: JsonObject) -> Any:
     """Add RoBERTa's special tokens to a bare byte-level BPE."""
     from tokenizers.processors import RobertaProcessing
 

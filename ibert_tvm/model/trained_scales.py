@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from ..common import strict_json
 from ..common.errors import DocumentError, ModelError
 from ..common.schema import FLAG, INTEGER, SCALE, STRING, check, integer, one_of
-from ..common.strict_json import shown
+from ..common.strict_json import JsonDict, shown
+from ..common.types import Array
 from .rounding import nearest, nearest_fine
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class TrainedScales:
             embeddings[name] = make(name, matrix, _embedding(matrix, scale, bits))
         return replace(self.activations, weights=weights, embeddings=embeddings)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return the document of the file."""
         document, arrays = self.activations.to_json()
         for section in ("matmul", "stream", "grids"):
@@ -234,7 +235,7 @@ def read_scales(file: Path) -> TrainedScales:
                 why=f"this version of ibert_tvm reads {SCHEMA_VERSION}",
             )
         offsets = document.get("offsets", {})
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: dict[str, Array] = {
             f"offsets.{name}": np.array(taken, np.float64) for name, taken in offsets.items()
         }
         activations = {

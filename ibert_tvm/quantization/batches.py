@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import UsageError
+from ..common.types import Array
 from ..model.model_info import ModelInfo, RealInput
 from ..model.tokenization import TokenizedBatch, Tokenizer
 from .pieces import Text, short_pieces
@@ -40,7 +41,7 @@ class Batch:
         Length of the sequences that images become; 0 for tokens, whose arrays say it.
     """
 
-    inputs: Mapping[str, NDArray[Any]]
+    inputs: Mapping[str, Array]
     tokens: int = 0
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ibert_tvm.relay_passes.canonical import canonical_calls, operands_of, value_name
 from ibert_tvm.relay_passes.lower import Requirement, requirements
@@ -14,6 +14,7 @@ from ibert_tvm.relay_passes.quantization_table import (
     WeightQuant,
 )
 
+from ..common.strict_json import JsonDict
 from ..frontend.given import GivenQuantization
 from .batches import Batch
 from .given import GivenScales, fill_scales, missing_scales
@@ -52,7 +53,7 @@ class SourceScales:
     report: TableReport | None
     widened: bool = False
 
-    def to_json(self, given: GivenQuantization) -> dict[str, Any]:
+    def to_json(self, given: GivenQuantization) -> JsonDict:
         """Return the record of the artefact.
 
         Parameters

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict
 
 __all__ = ["OBSERVERS", "ROW_SCALES", "CalibrationOptions", "Forms", "Observation", "Search"]
 
@@ -254,7 +255,7 @@ class CalibrationOptions:
         """Return the same options with other single settings."""
         return CalibrationOptions(self.observation, self.forms, self.search, **settings)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return all settings by their own names, as artefacts record them."""
         groups = (self.observation, self.forms, self.search)
         flat = {name: value for group in groups for name, value in asdict(group).items()}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..common.strict_json import JsonDict, JsonObject
 from ..model.artefact import QuantizedModel
 from ..texts import packaged_texts
 from .batches import Calibration
@@ -99,7 +99,7 @@ def quantize(
 
 
 def assemble(
-    model: CanonicalModel, table: QuantizationTable, summary: Mapping[str, Any]
+    model: CanonicalModel, table: QuantizationTable, summary: JsonObject
 ) -> QuantizedModel:
     """Lower a model with the scales of a table, and prove that every integer fits.
 
@@ -151,7 +151,7 @@ def calibrate(
     *,
     tokenizer: Tokenizer | None = None,
     progress: Progress | None = None,
-) -> tuple[QuantizationTable, dict[str, Any]]:
+) -> tuple[QuantizationTable, JsonDict]:
     """Choose all scales and integer weights of a model.
 
     Parameters

@@ -9,11 +9,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ibert_tvm.relay_passes.spec.short_softmax import MOST_WIDE_KEYS
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict
 from .batches import Batch, Calibration, batches_of
 from .fidelity import DEFAULT_FIDELITY, check_fidelity
 from .observe import counter, observe, observe_and_build
@@ -36,7 +37,7 @@ _logger = logging.getLogger(__name__)
 ACCURATE, RELEASED = "accurate", "released"
 
 Progress = Callable[[int, int], None]
-Chosen = tuple["QuantizationTable", dict[str, Any]]
+Chosen = tuple["QuantizationTable", JsonDict]
 """What lowering needs, and a JSON-able summary of how it was chosen."""
 
 
@@ -184,7 +185,7 @@ class Given(ScaleSource):
         table, source = complete(
             self.model, self.given, self.preset, options, batches, data.progress
         )
-        summary: dict[str, Any] = {}
+        summary: JsonDict = {}
         if source.report is not None:
             summary = _summary(batches, options, source.report)
         return table, {**summary, "source_scales": source.to_json(self.given)}
@@ -199,7 +200,7 @@ class Released(ScaleSource):
     def choose(self, data: CalibrationData) -> Chosen:
         checkpoint, missing = self.checkpoint, self.checkpoint.uncalibrated
         batches, seen = data.batches(self.model), data.options.observation
-        summary: dict[str, Any] = {
+        summary: JsonDict = {
             "source": "the checkpoint's training",
             "ranges": len(checkpoint.ranges),
             "calibrated_here": list(missing),
@@ -241,7 +242,7 @@ def _lengths(batches: Sequence[Batch]) -> list[int]:
 
 def _summary(
     batches: Sequence[Batch], options: CalibrationOptions, report: TableReport
-) -> dict[str, Any]:
+) -> JsonDict:
     """What was calibrated on, and what was chosen."""
     lengths = _lengths(batches)
     _logger.info("calibrated on %d sequences, %d tokens", len(lengths), sum(lengths))

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..common.errors import UsageError, VerificationError
+from ..common.strict_json import JsonDict, JsonObject
 from ..model.artefact import QuantizedModel
 from .batches import Calibration
 from .fidelity import options_of
@@ -54,7 +55,7 @@ _ENTRY = 32
 # bits, with activations of twice the size, and twice as many where it multiplies bytes.
 _SHORT_PRODUCT, _PRODUCT_OF_PARTS = 1.03, 2.0
 
-_RECIPES: Mapping[str, tuple[str, dict[str, Any]]] = {
+_RECIPES: Mapping[str, tuple[str, JsonDict]] = {
     "fast": ("fast", {}),
     "default, no wider products": ("default", {"split_share": 0.0, "wide_values": False}),
     "default": ("default", {}),
@@ -107,7 +108,7 @@ class Found:
     recipe: str
     trials: tuple[Trial, ...]
 
-    def to_json(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[JsonDict]:
         """Return the trials for a document."""
         return [asdict(trial) for trial in self.trials]
 
@@ -266,7 +267,7 @@ def search(
     short = multiplies_short(target)
     trials: list[Trial] = []
 
-    def attempt(recipe: str, table: QuantizationTable, summary: Mapping[str, Any]) -> Found | None:
+    def attempt(recipe: str, table: QuantizationTable, summary: JsonObject) -> Found | None:
         result = assemble(model, table, summary)
         drop = measure(result)
         trials.append(Trial(recipe, work_per_token(result.program, short), drop, drop <= bound))
@@ -315,7 +316,7 @@ class _Recipe:
 
     options: CalibrationOptions
     table: QuantizationTable
-    summary: dict[str, Any]
+    summary: JsonDict
 
     def form(self, operand: str, layer: str) -> tuple[int, bool]:
         """Columns of what a layer reads, and whether it has more than 8 bits."""
@@ -373,7 +374,7 @@ class _Mix:
             1 if self.cheap.options.forms.wide_values == self.dear.options.forms.wide_values else 0
         )
 
-    def take(self, count: int) -> tuple[QuantizationTable, dict[str, Any]]:
+    def take(self, count: int) -> tuple[QuantizationTable, JsonDict]:
         """The dear recipe, of which so many operands have its form: table and record."""
         left = list(self.layers)[count:]
         cheap, dear = self.cheap, self.dear

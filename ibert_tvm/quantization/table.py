@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from ibert_tvm.relay_passes.quantization_table import (
 from ibert_tvm.relay_passes.spec.parts import OPERAND_LIMIT
 from ibert_tvm.relay_passes.spec.presets import Preset, preset
 
+from ..common.types import Array
 from .observers import SMALLEST_RANGE, RangeForm, Statistics, choose_range, finer
 from .offsets import move_onto_grid, take_off_offsets
 from .options import CalibrationOptions
@@ -98,7 +99,7 @@ class TableBuilder:
     def __init__(
         self,
         needed: Mapping[str, Requirement],
-        parameters: Mapping[str, NDArray[Any]],
+        parameters: Mapping[str, Array],
         preset_name: str,
         options: CalibrationOptions,
         fixed: Container[str] = (),

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from ..common.errors import IbertError, InputError, UsageError
+from ..common.strict_json import JsonDict
 from ..encoder import Encoder
 from ..model.scores import ranked_classes, sigmoid
 from ..model.tokenization import TokenizedBatch
@@ -184,14 +185,14 @@ class Service:
             )
         return batch
 
-    def health(self) -> tuple[int, dict[str, Any]]:
+    def health(self) -> tuple[int, JsonDict]:
         """Status and document: 503 where a model has nothing that computes now."""
         alive = {name: batcher.alive for name, batcher in self._batchers.items()}
         wanted = max(1, self.workers)
         status = "ok"
         if min(alive.values()) < wanted:
             status = "degraded" if all(alive.values()) else "unavailable"
-        document: dict[str, Any] = {"status": status, "models": list(self.encoders)}
+        document: JsonDict = {"status": status, "models": list(self.encoders)}
         if self.workers:
             document["workers"] = {n: {"alive": a, "wanted": wanted} for n, a in alive.items()}
         return 503 if status == "unavailable" else 200, document
@@ -298,7 +299,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
         logits, tokens = await service.run(name, "rerank", pairs, request.truncate)
         order = np.argsort(-logits[:, 0], kind="stable")[: request.top_n]
         scores = sigmoid(logits[:, 0])
-        results: list[dict[str, Any]] = [
+        results: list[JsonDict] = [
             {"index": int(place), "relevance_score": float(scores[place])} for place in order
         ]
         if request.return_documents:

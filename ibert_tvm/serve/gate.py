@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from ..common.strict_json import JsonDict
 from .limits import Limits
 
 Message = MutableMapping[str, Any]
@@ -118,7 +119,7 @@ class Gate:
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-def error_document(status: int, message: str) -> dict[str, Any]:
+def error_document(status: int, message: str) -> JsonDict:
     """An error as OpenAI's clients read it."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": None, "code": status}}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from ..common.errors import DocumentError
 from ..common.schema import STRING, check
-from ..common.strict_json import parse
+from ..common.strict_json import JsonDict, parse
 from .errors import DataError, malformed
 from .lines import MAX_ROWS, read_lines
 from .samples import Retrieval
@@ -66,7 +65,7 @@ def read_beir(folder: Path, split: str = "test") -> Retrieval:
     return Retrieval(documents, {query: queries[query] for query in relevance}, relevance)
 
 
-def _entries(path: Path) -> Iterator[dict[str, Any]]:
+def _entries(path: Path) -> Iterator[JsonDict]:
     seen: set[str] = set()
     for line, text in read_lines(path):
         if not text.strip():

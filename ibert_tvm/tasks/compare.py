@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
+from ..common.strict_json import JsonDict
 from .bootstrap import difference_intervals
 from .catalogue import Options, Task
 from .samples import Samples
@@ -34,7 +34,7 @@ class MetricResult:
     difference: float | None = None
     interval: tuple[float, float] | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return the result as a JSON-serialisable dictionary."""
         ends = None if self.interval is None else list(self.interval)
         return {

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..common.errors import DocumentError
 from ..common.schema import FLAG, INTEGER, STRING, check
-from ..common.strict_json import read_json
+from ..common.strict_json import JsonObject, read_json
 from .errors import malformed
 from .lines import MAX_ROWS
 from .samples import Questions
@@ -82,7 +81,7 @@ def read_squad(path: Path) -> Questions:
     return Questions(pairs, answers, unanswerable, starts)
 
 
-def _start(context: str, answers: Sequence[Mapping[str, Any]]) -> int:
+def _start(context: str, answers: Sequence[JsonObject]) -> int:
     """Where the first answer begins: where the file says so, if it is there, or its first place."""
     if not answers:
         return -1

@@ -23,6 +23,7 @@ import transformers
 
 from ..common.errors import OutputError, UsageError
 from ..common.files import check_writable, files_sha256, write_folder
+from ..common.strict_json import JsonDict
 from ..frontend.hf_folder import HfFolder
 from ..frontend.transformers_import import float_module
 from ..model.heads import HEADS, head_of_class
@@ -65,8 +66,8 @@ class FinetuneResult:
         How many there were.
     """
 
-    float_stage: dict[str, Any] | None
-    integer_stage: dict[str, Any]
+    float_stage: JsonDict | None
+    integer_stage: JsonDict
     labels: tuple[str, ...]
     examples: int
     dev_examples: int
@@ -292,11 +293,11 @@ class _Run:
 
     # -- stages -----------------------------------------------------------------------------------
 
-    def _float_stage(self) -> dict[str, Any]:
+    def _float_stage(self) -> JsonDict:
         done = self.work / _FLOAT
         file = done / _HISTORY
         if file.is_file():
-            history: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            history: JsonDict = json.loads(file.read_text(encoding="utf-8"))
             return history
         settings = self.settings
         torch.manual_seed(settings.seed)
@@ -339,7 +340,7 @@ class _Run:
             **head_settings(self.names, self.head),
         )
 
-    def _integer_stage(self, source: Path) -> dict[str, Any]:
+    def _integer_stage(self, source: Path) -> JsonDict:
         settings = self.settings
         start = self.work / _START
         if not start.exists():
@@ -442,5 +443,5 @@ def _inputs_of(model: Any) -> tuple[str, ...]:
     return input_names(model)
 
 
-def _history(tracked: Tracked) -> dict[str, Any]:
+def _history(tracked: Tracked) -> JsonDict:
     return {"history": tracked.history, "best": tracked.best, "steps": tracked.step}

@@ -29,6 +29,7 @@ from ibert_tvm.relay_passes.quantization_table import QuantizationTable, WeightQ
 
 from ..common.errors import UsageError
 from ..common.files import settled, write_folder
+from ..common.strict_json import JsonDict, JsonObject
 from ..model.artefact import QuantizedModel
 from ..model.trained_scales import FILE, TrainedScales
 from ..quantization import quantize
@@ -321,7 +322,7 @@ class IntegerModel(torch.nn.Module):
         wanted = {name: tensor for name, tensor in answers.items() if tensor is not None}
         return loss_of(result, self.info.outputs[0], self.config, wanted)
 
-    def _inputs(self, inputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    def _inputs(self, inputs: JsonObject) -> dict[str, torch.Tensor]:
         names = self.info.inputs
         first = inputs.get(names[0])
         unknown = sorted(set(inputs) - {*names, "attention_mask", "token_type_ids"})
@@ -434,7 +435,7 @@ class _Lowered:
         self,
         state: tuple[Any, ...],
         table: QuantizationTable,
-        scales: Mapping[str, Any],
+        scales: JsonObject,
         program: IntegerProgram,
         forms: Mapping[tuple[str, str], Reading],
     ) -> None:
@@ -447,7 +448,7 @@ def _version(parameter: torch.Tensor) -> tuple[int, int]:
     return parameter.data_ptr(), parameter._version
 
 
-def _variables(steps: Sequence[Any]) -> dict[str, Any]:
+def _variables(steps: Sequence[Any]) -> JsonDict:
     """Inputs and weights that the steps read, by name."""
     results = {step.result for step in steps}
     return {

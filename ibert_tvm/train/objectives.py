@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict, JsonObject
 from ..model.heads import HEADS
 from ..model.tokenization import TokenizedBatch, Tokenizer, Window
 from ..tasks.labels import class_numbers
@@ -191,12 +191,12 @@ def _all_labels(samples: Labelled | Scored | Tagged | Questions) -> Sequence[str
     return samples.labels if isinstance(samples, Labelled) else ()
 
 
-def head_settings(names: tuple[str, ...], head: str) -> Mapping[str, Any]:
+def head_settings(names: tuple[str, ...], head: str) -> JsonObject:
     """What transformers is told of a new head; of a number where there are no classes."""
     if not HEADS[head].labelled:
         return {}
     labels = names or ("score",)
-    settings: dict[str, Any] = {
+    settings: JsonDict = {
         "id2label": dict(enumerate(labels)),
         "label2id": {name: place for place, name in enumerate(labels)},
     }

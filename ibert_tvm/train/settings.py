@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict
 
 __all__ = ["DISTILLATIONS", "TRAINED", "FinetuneSettings"]
 
@@ -119,6 +119,6 @@ class FinetuneSettings:
                     f"unknown {what} {chosen!r}", todo=f"use one of: {', '.join(allowed)}"
                 )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """All settings by name."""
         return asdict(self)

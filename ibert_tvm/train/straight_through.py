@@ -18,6 +18,7 @@ import torch
 
 from ibert_tvm.relay_passes.lower.rule import FACTORS, MATMUL, NATIVE, TERM
 
+from ..common.strict_json import JsonDict, JsonObject
 from .tensors import TensorArray, tensor_of
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Reading:
 
 
 def readings(
-    forms: Mapping[str, list[dict[str, Any]]],
+    forms: Mapping[str, list[JsonDict]],
     needed: Mapping[str, Requirement],
     table: QuantizationTable,
     device: torch.device,
@@ -175,9 +176,7 @@ def readings(
     return result
 
 
-def _reading(
-    form: Mapping[str, Any], quant: ActivationQuant | None, device: torch.device
-) -> Reading:
+def _reading(form: JsonObject, quant: ActivationQuant | None, device: torch.device) -> Reading:
     def tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
         return torch.as_tensor(np.array(array), dtype=dtype, device=device)
 

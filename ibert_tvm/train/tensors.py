@@ -11,17 +11,23 @@ gradients need it; another array that shares the old one does not see it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.lib.mixins import NDArrayOperatorsMixin
+from numpy.typing import DTypeLike
 
 __all__ = ["TensorArray", "tensor_of"]
 
 
-def tensor_of(value: Any, device: torch.device) -> Any:
+Operand: TypeAlias = torch.Tensor | float
+"""What torch's functions take."""
+
+
+def tensor_of(value: object, device: torch.device) -> Any:
     """Return what torch computes with: tensors on `device`, and Python's numbers as they are.
 
     Parameters
@@ -60,7 +66,12 @@ class TensorArray(NDArrayOperatorsMixin):
     # -- NumPy's protocols ----------------------------------------------------------------------
 
     def __array_ufunc__(
-        self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any
+        self,
+        ufunc: np.ufunc,
+        method: str,
+        *inputs: object,
+        out: tuple[TensorArray] | None = None,
+        **options: object,
     ) -> Any:
         function = _UFUNCS.get(ufunc.__name__)
         if method != "__call__" or function is None or options:
@@ -73,12 +84,26 @@ class TensorArray(NDArrayOperatorsMixin):
         return target
 
     def __array_function__(
-        self, function: Callable[..., Any], types: Iterable[type], args: Any, kwargs: Any
+        self,
+        function: Callable[..., object],
+        types: Iterable[type],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
     ) -> Any:
         answer = _FUNCTIONS.get(function.__name__)
         if answer is None:
             return NotImplemented
-        return answer(self.tensor.device, *args, **kwargs)
+        device = self.tensor.device
+        plain = [
+            [tensor_of(part, device) for part in x]
+            if isinstance(x, (list, tuple))
+            else tensor_of(x, device)
+            for x in args
+        ]
+        result = answer(*plain, **kwargs)
+        if isinstance(result, torch.Tensor):
+            return TensorArray(result)
+        return [TensorArray(part) for part in result]
 
     # -- what arrays have -------------------------------------------------------------------------
 
@@ -110,7 +135,7 @@ class TensorArray(NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return len(self.tensor)
 
-    def __getitem__(self, index: Any) -> TensorArray:
+    def __getitem__(self, index: object) -> TensorArray:
         parts = index if isinstance(index, tuple) else (index,)
         tensor, axis, chosen = self.tensor, 0, []
         for part in parts:
@@ -120,16 +145,16 @@ class TensorArray(NDArrayOperatorsMixin):
             chosen.append(tensor_of(part, tensor.device))
         return TensorArray(tensor[tuple(chosen)])
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: Any, value: object) -> None:
         tensor = self.tensor.clone()
         tensor[index] = tensor_of(value, tensor.device)
         self.tensor = tensor
 
-    def astype(self, dtype: Any, copy: bool = True) -> TensorArray:
+    def astype(self, dtype: DTypeLike, copy: bool = True) -> TensorArray:
         """Convert, also to a type of NumPy's name."""
         return TensorArray(self.tensor.to(getattr(torch, np.dtype(dtype).name)))
 
-    def reshape(self, *shape: Any) -> TensorArray:
+    def reshape(self, *shape: int | tuple[int, ...]) -> TensorArray:
         """With other extents."""
         extents = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         return TensorArray(self.tensor.reshape(extents))
@@ -165,66 +190,48 @@ class TensorArray(NDArrayOperatorsMixin):
         return TensorArray(self.tensor.any(axis, keepdim=keepdims))
 
 
-def _limit(clamp: str, function: Callable[..., Any]) -> Callable[[Any, Any], torch.Tensor]:
+def _limit(
+    clamp: str, function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> Callable[[Operand, Operand], torch.Tensor]:
     """A minimum or maximum with a number or a tensor, in either order."""
 
-    def limited(a: Any, b: Any) -> torch.Tensor:
+    def limited(a: Operand, b: Operand) -> torch.Tensor:
         if not isinstance(a, torch.Tensor):
             a, b = b, a
-        if not isinstance(b, torch.Tensor):
-            return a.clamp(**{clamp: b})
-        return function(a, b)
+        assert isinstance(a, torch.Tensor)  # of numbers alone NumPy asks nobody
+        return function(a, b) if isinstance(b, torch.Tensor) else a.clamp(**{clamp: b})
 
     return limited
 
 
-def _floor_divide(a: Any, b: Any) -> torch.Tensor:
-    return torch.div(a, b, rounding_mode="floor")
+def _power(a: Any, b: Operand) -> torch.Tensor:
+    return a * a if isinstance(b, (int, float)) and b == 2 else torch.pow(a, b)
 
 
-def _left_shift(a: Any, b: Any) -> torch.Tensor:
-    return a << b
-
-
-def _power(a: Any, b: Any) -> torch.Tensor:
-    return a * a if b == 2 else torch.pow(a, b)
-
-
-def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return a @ b
-
-
-def _binary(name: str) -> Callable[[Any, Any], torch.Tensor]:
-    """Python's operator, which takes numbers on either side."""
-    import operator
-
-    return getattr(operator, name)
-
-
-_UFUNCS: dict[str, Callable[..., Any]] = {
-    "add": _binary("add"),
-    "subtract": _binary("sub"),
-    "multiply": _binary("mul"),
-    "divide": _binary("truediv"),
-    "matmul": _matmul,
+_UFUNCS: dict[str, Callable[..., torch.Tensor]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "matmul": operator.matmul,
     "power": _power,
-    "floor_divide": _floor_divide,
+    "floor_divide": operator.floordiv,
     "remainder": torch.remainder,
     "negative": torch.neg,
     "absolute": torch.abs,
     "minimum": _limit("max", torch.minimum),
     "maximum": _limit("min", torch.maximum),
-    "greater": _binary("gt"),
-    "greater_equal": _binary("ge"),
-    "less": _binary("lt"),
-    "less_equal": _binary("le"),
-    "equal": _binary("eq"),
-    "not_equal": _binary("ne"),
-    "left_shift": _left_shift,
-    "right_shift": _binary("rshift"),
-    "bitwise_and": _binary("and_"),
-    "bitwise_or": _binary("or_"),
-    "bitwise_xor": _binary("xor"),
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+    "left_shift": operator.lshift,
+    "right_shift": operator.rshift,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
     "invert": torch.bitwise_not,
     "exp": torch.exp,
     "sqrt": torch.sqrt,
@@ -233,95 +240,55 @@ _UFUNCS: dict[str, Callable[..., Any]] = {
     "erf": torch.erf,
     "expit": torch.sigmoid,
 }
-"""By the name of NumPy's (or SciPy's) function."""
+"""By the name of NumPy's (or SciPy's) function; Python's operators take numbers on either side."""
 
 
-def _where(device: torch.device, condition: Any, yes: Any, no: Any) -> TensorArray:
-    sides = [tensor_of(side, device) for side in (yes, no)]
-    kept = tensor_of(condition, device)
-    if not isinstance(kept, torch.Tensor):
-        kept = torch.tensor(bool(kept), device=device)
-    return TensorArray(torch.where(kept, *_alike(sides, device)))
+def _where(condition: Operand, yes: Operand, no: Operand) -> torch.Tensor:
+    if not isinstance(condition, torch.Tensor):
+        known = next(side for side in (yes, no) if isinstance(side, torch.Tensor))
+        condition = torch.tensor(bool(condition), device=known.device)
+    return torch.where(condition, yes, no)
 
 
-def _alike(sides: list[Any], device: torch.device) -> list[torch.Tensor]:
-    """Numbers as tensors of the other side's type; of two, whole numbers are int64."""
-    known = next((side.dtype for side in sides if isinstance(side, torch.Tensor)), None)
-    if known is None:
-        known = torch.int64 if all(isinstance(side, int) for side in sides) else torch.float32
-    return [
-        side if isinstance(side, torch.Tensor) else torch.tensor(side, dtype=known, device=device)
-        for side in sides
-    ]
-
-
-def _einsum(device: torch.device, pattern: str, *operands: Any) -> TensorArray:
-    a, b = (tensor_of(x, device) for x in operands)
+def _einsum(pattern: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if pattern == "...c,...c->...":  # torch makes one matrix product per row of it
-        return TensorArray((a * b).sum(-1))
-    return TensorArray(torch.einsum(pattern, a, b.to(a.dtype)))
+        return (a * b).sum(-1)
+    return torch.einsum(pattern, a, b.to(a.dtype))
 
 
-def _concatenate(device: torch.device, arrays: Any, axis: int = 0) -> TensorArray:
-    return TensorArray(torch.cat([tensor_of(x, device) for x in arrays], dim=axis))
+def _split(x: torch.Tensor, places: Sequence[int], axis: int = 0) -> Sequence[torch.Tensor]:
+    return torch.tensor_split(x, tuple(places), dim=axis)
 
 
-def _split(device: torch.device, array: Any, places: Any, axis: int = 0) -> list[TensorArray]:
-    parts = torch.tensor_split(tensor_of(array, device), tuple(places), dim=axis)
-    return [TensorArray(part) for part in parts]
+def _take_along_axis(x: torch.Tensor, places: torch.Tensor, axis: int) -> torch.Tensor:
+    extents = list(x.shape)
+    extents[axis] = places.shape[axis]
+    return torch.gather(x, axis, places.expand(extents))
 
 
-def _broadcast_to(device: torch.device, array: Any, shape: tuple[int, ...]) -> TensorArray:
-    return TensorArray(tensor_of(array, device).expand(shape))
+def _pad(x: torch.Tensor, widths: Sequence[tuple[int, int]]) -> torch.Tensor:
+    return torch.nn.functional.pad(x, [width for pair in reversed(widths) for width in pair])
 
 
-def _clip(device: torch.device, array: Any, low: Any, high: Any) -> TensorArray:
-    return TensorArray(tensor_of(array, device).clamp(float(low), float(high)))
+def _sliding_window_view(
+    x: torch.Tensor, shape: int | tuple[int, ...], axis: int | tuple[int, ...]
+) -> torch.Tensor:
+    for width, along in zip(np.atleast_1d(shape), np.atleast_1d(axis), strict=True):
+        x = x.unfold(int(along), int(width), 1)
+    return x
 
 
-def _cumsum(device: torch.device, array: Any, axis: int) -> TensorArray:
-    return TensorArray(torch.cumsum(tensor_of(array, device), dim=axis))
-
-
-def _argmax(device: torch.device, array: Any, axis: int) -> TensorArray:
-    return TensorArray(tensor_of(array, device).to(torch.int64).argmax(dim=axis))
-
-
-def _take_along_axis(device: torch.device, array: Any, places: Any, axis: int) -> TensorArray:
-    tensor, index = tensor_of(array, device), tensor_of(places, device)
-    extents = list(tensor.shape)
-    extents[axis] = index.shape[axis]
-    return TensorArray(torch.gather(tensor, axis, index.expand(extents)))
-
-
-def _zeros_like(device: torch.device, array: Any) -> TensorArray:
-    return TensorArray(torch.zeros_like(tensor_of(array, device)))
-
-
-def _pad(device: torch.device, array: Any, widths: Any) -> TensorArray:
-    flat = [width for pair in reversed(tuple(widths)) for width in pair]
-    return TensorArray(torch.nn.functional.pad(tensor_of(array, device), flat))
-
-
-def _sliding_window_view(device: torch.device, array: Any, shape: Any, axis: Any) -> TensorArray:
-    widths, axes = (shape, axis) if isinstance(axis, tuple) else ((shape,), (axis,))
-    tensor = tensor_of(array, device)
-    for width, along in zip(widths, axes, strict=True):
-        tensor = tensor.unfold(along, width, 1)
-    return TensorArray(tensor)
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
+_FUNCTIONS: dict[str, Callable[..., torch.Tensor | Sequence[torch.Tensor]]] = {
     "where": _where,
     "einsum": _einsum,
-    "concatenate": _concatenate,
+    "concatenate": lambda arrays, axis=0: torch.cat(arrays, dim=axis),
     "split": _split,
-    "broadcast_to": _broadcast_to,
-    "clip": _clip,
-    "cumsum": _cumsum,
-    "argmax": _argmax,
+    "broadcast_to": lambda x, shape: x.expand(shape),
+    "clip": lambda x, low, high: x.clamp(float(low), float(high)),
+    "cumsum": lambda x, axis: x.cumsum(axis),
+    "argmax": lambda x, axis: x.to(torch.int64).argmax(axis),
     "take_along_axis": _take_along_axis,
-    "zeros_like": _zeros_like,
+    "zeros_like": torch.zeros_like,
     "pad": _pad,
     "sliding_window_view": _sliding_window_view,
 }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from ..common.integrity import sealed
+from ..common.strict_json import JsonDict
 from ..version import __version__
 
 FORMAT, VERSION = "ibert-certificate", 2
@@ -29,7 +29,7 @@ class Check:
     """
 
     name: str
-    facts: dict[str, Any]
+    facts: JsonDict
     findings: tuple[str, ...] = ()
     not_run: str = ""
 
@@ -70,7 +70,7 @@ class Certificate:
         """Whether every check was made."""
         return not any(check.not_run for check in self.checks)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return it as a sealed JSON-able document, see `ibert_tvm.common.integrity.sealed`."""
         return sealed(
             {
@@ -117,7 +117,7 @@ class Certificate:
         return lines
 
 
-def _widths(bits: dict[str, dict[str, Any]]) -> list[str]:
+def _widths(bits: dict[str, JsonDict]) -> list[str]:
     return [
         f"  {name}: {row['low']} to {row['high']} in {row['type']} ({row['headroom']} bits of "
         f"headroom), intermediates of {row['width']} bits"

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import DeviceError, IbertError
+from ..common.strict_json import JsonObject
+from ..common.types import Array
 from ..evaluation.evaluate import evaluate_integers
 from ..model.artefact import QuantizedModel
 from .certificate import MOST_FINDINGS, Check
@@ -19,7 +20,7 @@ from .inputs import Batch, Inputs
 _UNBOUNDED_ENTRIES = 200_000
 _UNBOUNDED_BATCHES = 2
 
-Run = Callable[[Inputs], Mapping[str, NDArray[Any]]]
+Run = Callable[[Inputs], Mapping[str, Array]]
 Advance = Callable[[int, int], None]
 
 
@@ -87,7 +88,7 @@ def check_same_bits(
     model: QuantizedModel,
     batches: list[Batch],
     run: Run,
-    facts: Mapping[str, Any],
+    facts: JsonObject,
     found: str,
     advance: Advance,
 ) -> Check:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import DeviceError, TargetError
 from ..common.integrity import MANIFEST
+from ..common.strict_json import JsonDict
+from ..common.types import Array
 from ..model.artefact import QuantizedModel
 from .certificate import MOST_FINDINGS, Check
 from .checks import Run
-from .inputs import Array, Inputs
+from .inputs import Inputs
 
 if TYPE_CHECKING:
     from ..targets.rpc import Address
@@ -32,7 +34,7 @@ class Compiled(ABC):
         Rows and tokens that it was compiled for.
     """
 
-    facts: dict[str, Any]
+    facts: JsonDict
     source_sha256: str
     shapes: list[tuple[int, int]]
 
@@ -149,7 +151,7 @@ class CompiledPackage(Compiled):
         work.mkdir()
         audit = audit_package(self._path, self._document, self._description, work)
         self._objects = audit.objects
-        facts: dict[str, Any] = {
+        facts: JsonDict = {
             "instructions": audit.instructions,
             "objects": len(audit.objects),
             "form": self._document["emit"],

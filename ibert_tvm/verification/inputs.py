@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..common.types import Array
 from ..model.model_info import ModelInfo
 
-Array: TypeAlias = NDArray[Any]
+Array: TypeAlias = Array
 Inputs = dict[str, Array]
 
 

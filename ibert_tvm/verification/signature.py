@@ -19,7 +19,7 @@ from ..common.errors import DocumentError, UsageError, VerificationError
 from ..common.files import files_sha256, write_file
 from ..common.integrity import MANIFEST, SIGNATURE
 from ..common.schema import STRING, check, one_of
-from ..common.strict_json import read_bytes, read_json
+from ..common.strict_json import JsonDict, read_bytes, read_json
 from ..model.artefact import is_artefact, read_document
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def check_signature(path: Path, key: Path) -> str:
     if not file.exists():
         raise _refused(path, f"there is no signature at {file}")
     try:
-        document: dict[str, Any] = read_json(file, _MAX_BYTES, _MAX_DEPTH)
+        document: JsonDict = read_json(file, _MAX_BYTES, _MAX_DEPTH)
         check(document, _SCHEMA)
         signature = bytes.fromhex(document["signature"])
     except DocumentError as error:
