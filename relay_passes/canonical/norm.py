@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from numpy.typing import NDArray
-
+from ..dialect.arrays import Floats
 from ..dialect.heads import norm_rows
+from ..dialect.record import Dims
 from .errors import CanonicalError
 from .operator import CanonicalOperator
 
@@ -24,7 +22,7 @@ class Norm(CanonicalOperator):
 
     epsilon: float
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels."""
         if "D" in dims and norm_rows(dims["C"], dims["D"], dims.get("H")) is None:
             raise CanonicalError(
@@ -36,6 +34,6 @@ class Norm(CanonicalOperator):
             )
 
 
-def by_rows(x: NDArray[Any], gamma: NDArray[Any]) -> NDArray[Any]:
+def by_rows(x: Floats, gamma: Floats) -> Floats:
     """See x [..., C] as rows that weights are for: [..., heads, D] where they are of heads."""
     return x if gamma.ndim == 1 else x.reshape(*x.shape[:-1], -1, gamma.shape[-1])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
 
 from ..errors import CompilerError
 from .types import Dim, TensorType
@@ -26,6 +26,32 @@ _MOST_BITS = 63
 _KINDS = {"int": "an integer", "str": "a string", "float": "a number"}
 
 _Self = TypeVar("_Self", bound="Record")
+
+
+class Dims(Protocol):
+    """What the dimensions of a call's operands stand for, by name.
+
+    ``"..."`` is the leading dimensions; batch, sequence and rows (b, s, n) may be symbolic; all
+    others are capitals, which are numbers.
+    """
+
+    @overload
+    def __getitem__(  # type: ignore[overload-overlap]
+        self, name: Literal["..."], /
+    ) -> tuple[Dim, ...]: ...
+    @overload
+    def __getitem__(  # type: ignore[overload-overlap]
+        self, name: Literal["b", "s", "n"], /
+    ) -> Dim: ...
+    @overload
+    def __getitem__(self, name: str, /) -> int: ...
+
+    @overload
+    def get(self, name: str, /) -> int | None: ...
+    @overload
+    def get(self, name: str, default: int, /) -> int: ...
+
+    def __contains__(self, name: object, /) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -203,18 +229,18 @@ class Record:
         """Storage type of the result."""
         raise NotImplementedError
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """Shape of the result, from what the operands' dimensions stand for."""
         shape: list[Dim] = []
         for token in self.RESULT.split():
-            shape += dims[token] if token == "..." else [dims[token]]
+            shape.extend(dims["..."] if token == "..." else [dims[token]])
         return tuple(shape)
 
     def dtypes_of(self, operand: Operand) -> tuple[str, ...]:
         """Storage types of an operand, where they depend on attributes."""
         return operand.dtypes
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Refuse dimensions that the attributes do not fit."""
 
     @property

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from .record import Dims
 
-
-def rotation_problem(num_heads: int, dims: Mapping[str, Any]) -> tuple[str, str, str] | None:
+def rotation_problem(num_heads: int, dims: Dims) -> tuple[str, str, str] | None:
     """Tell what is wrong with the shapes of a rotation: what, why and what to do; None if nothing.
 
     Parameters
     ----------
     num_heads : int
         Heads.
-    dims : mapping of str to int
+    dims : Dims
         ``s`` tokens (unless symbolic), ``C`` channels, and a table of ``P`` positions and ``R``
         columns.
     """

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...dialect.arrays import Floats, Ids
 from ...dialect.distances import UNBOUNDED
 from ...dialect.heads import shares_heads
-from ...dialect.record import Operand
+from ...dialect.record import Dims, Operand
 from ..errors import CanonicalError
 from ..operator import FLOAT, CanonicalOperator, mask_operand
 
@@ -83,7 +82,7 @@ class Attention(CanonicalOperator):
         """Whether a key can be too far from its query."""
         return min(self.before, self.after) < UNBOUNDED
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels, and a bias has a row for each."""
         if self.num_heads < 1 or dims["C"] % self.num_heads:
             raise CanonicalError(
@@ -147,14 +146,14 @@ class Attention(CanonicalOperator):
 
     def evaluate(
         self,
-        q: NDArray[Any],
-        k: NDArray[Any],
-        v: NDArray[Any],
-        attention_mask: NDArray[Any] | None = None,
-        bias: NDArray[Any] | None = None,
-        key_positions: NDArray[Any] | None = None,
-        query_positions: NDArray[Any] | None = None,
-    ) -> NDArray[Any]:
+        q: Floats,
+        k: Floats,
+        v: Floats,
+        attention_mask: Ids | None = None,
+        bias: Floats | None = None,
+        key_positions: Floats | None = None,
+        query_positions: Floats | None = None,
+    ) -> Floats:
         width = q.shape[-1] // self.num_heads
         q, k, v = (x.reshape(*x.shape[:2], -1, width).transpose(0, 2, 1, 3) for x in (q, k, v))
         k, v = (x.repeat(self.num_heads // x.shape[1], axis=1) for x in (k, v))
@@ -188,7 +187,7 @@ class Attention(CanonicalOperator):
         context = (weights @ v).transpose(0, 2, 1, 3)
         return context.reshape(*context.shape[:2], -1)
 
-    def _by_distance(self, x: NDArray[Any], vectors: NDArray[Any]) -> NDArray[Any]:
+    def _by_distance(self, x: Floats, vectors: Floats) -> Floats:
         """``x[i] . vectors[j - i]`` by head, [batch, head, i, j]."""
         length, edge = x.shape[2], len(vectors) // 2
         self._check_positions(len(vectors), length)
@@ -198,7 +197,7 @@ class Attention(CanonicalOperator):
         return np.take_along_axis(products, places, axis=3)
 
 
-def _distances(length: int) -> NDArray[np.int64]:
+def _distances(length: int) -> Ids:
     """Key - query, [query, key]."""
     places = np.arange(length)
     return places[None, :] - places[:, None]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...dialect.record import Operand
+from ...dialect.arrays import Floats
+from ...dialect.record import Dims, Operand
 from ...dialect.types import Dim
 from ..operator import FLOAT, CanonicalOperator
 
@@ -21,11 +19,11 @@ class Concatenate(CanonicalOperator):
     OP = "canonical.concatenate"
     OPERANDS = (Operand("a", FLOAT, "... C"), Operand("b", FLOAT, "... D"))
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[..., C + D]."""
         return (*dims["..."], dims["C"] + dims["D"])
 
-    def evaluate(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, a: Floats, b: Floats) -> Floats:
         return np.concatenate([a, b], axis=-1)
 
 
@@ -37,5 +35,5 @@ class ScaleChannels(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "... C"), Operand("scale", FLOAT, "C"))
     RESULT = "... C"
 
-    def evaluate(self, x: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats, scale: Floats) -> Floats:
         return x * scale

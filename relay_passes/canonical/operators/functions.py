@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...dialect.arrays import Floats
 from ...dialect.record import Operand
 from ..operator import CANONICAL, FLOAT, CanonicalOperator
 
@@ -21,7 +20,7 @@ class Relu(CanonicalOperator):
     RESULT = "... C"
     ELEMENTWISE = True
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         return np.maximum(x, np.float32(0))
 
 
@@ -50,7 +49,7 @@ class LeakyRelu(CanonicalOperator):
                 todo="use relu for 0",
             )
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         return np.maximum(x, x * np.float32(self.slope))
 
 
@@ -81,7 +80,7 @@ class Clip(CanonicalOperator):
                 todo="give 0 and 6 for ReLU6",
             )
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         return np.clip(x, np.float32(self.low), np.float32(self.high))
 
 
@@ -94,7 +93,7 @@ class Tanh(CanonicalOperator):
     RESULT = "... C"
     ELEMENTWISE = True
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         return np.tanh(x)
 
 
@@ -107,11 +106,11 @@ class Sigmoid(CanonicalOperator):
     RESULT = "... C"
     ELEMENTWISE = True
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         return logistic(x)
 
 
-def logistic(x: NDArray[Any]) -> NDArray[Any]:
+def logistic(x: Floats) -> Floats:
     """By the hyperbolic tangent, which overflows nowhere."""
     result = np.tanh(x * np.float32(0.5))
     result += np.float32(1)
@@ -145,7 +144,7 @@ class Silu(CanonicalOperator):
                 todo="use 1 for SiLU, 1.702 for quick-GELU",
             )
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         result = logistic(x * np.float32(self.beta))
         result *= x
         return result
@@ -174,7 +173,7 @@ class Gelu(CanonicalOperator):
     def __post_init__(self) -> None:
         CANONICAL.choose("form", self.form, GELU_FORMS, self.where)
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         from scipy.special import erf
 
         if self.form == "erf":
@@ -203,5 +202,5 @@ class Log1pRelu(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "... C"),)
     RESULT = "... C"
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         return np.log1p(np.maximum(x, 0))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from numpy.typing import NDArray
-
+from ...dialect.arrays import Floats
 from ...dialect.record import Operand
 from ..operator import FLOAT, CanonicalOperator
 
@@ -23,7 +21,7 @@ class Linear(CanonicalOperator):
     )
     RESULT = "... N"
 
-    def evaluate(self, x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats, weight: Floats, bias: Floats) -> Floats:
         product = x.reshape(-1, x.shape[-1]) @ weight.T
         product += bias
         return product.reshape(*x.shape[:-1], -1)

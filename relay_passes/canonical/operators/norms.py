@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...dialect.arrays import Floats
 from ...dialect.heads import BY_CHANNEL_OF_ROW
 from ...dialect.record import Operand
 from ..norm import Norm, by_rows
@@ -26,7 +25,7 @@ class LayerNorm(Norm):
     )
     RESULT = "... C"
 
-    def evaluate(self, x: NDArray[Any], gamma: NDArray[Any], beta: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats, gamma: Floats, beta: Floats) -> Floats:
         shape = x.shape
         x = by_rows(x, gamma)
         centred = x - x.mean(axis=-1, keepdims=True)
@@ -45,7 +44,7 @@ class RmsNorm(Norm):
     OPERANDS = (Operand("x", FLOAT, "... C"), Operand("gamma", FLOAT, BY_CHANNEL_OF_ROW))
     RESULT = "... C"
 
-    def evaluate(self, x: NDArray[Any], gamma: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats, gamma: Floats) -> Floats:
         shape = x.shape
         x = by_rows(x, gamma)
         squares = np.einsum("...c,...c->...", x, x)[..., None]
@@ -62,6 +61,6 @@ class L2Norm(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "... C"),)
     RESULT = "... C"
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         length = np.sqrt(np.einsum("...c,...c->...", x, x))[..., None]
         return x / np.maximum(length, np.finfo(x.dtype).tiny)

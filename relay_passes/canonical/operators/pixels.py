@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...dialect.record import Operand
+from ...dialect.arrays import Floats
+from ...dialect.record import Dims, Operand
 from ...dialect.types import Dim
 from ...dialect.windows import count
 from ..errors import CanonicalError
@@ -35,7 +33,7 @@ class Patches(CanonicalOperator):
     OP = "canonical.patches"
     OPERANDS = (Operand("pixel_values", FLOAT, "b P H W", is_input=True),)
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """An image holds at least one whole patch."""
         if min(self.patch_height, self.patch_width) < 1 or min(self._counts(dims)) < 1:
             raise CanonicalError(
@@ -46,14 +44,14 @@ class Patches(CanonicalOperator):
                 "check the patch size and the image size",
             )
 
-    def _counts(self, dims: Mapping[str, Any]) -> tuple[int, int]:
+    def _counts(self, dims: Dims) -> tuple[int, int]:
         return dims["H"] // self.patch_height, dims["W"] // self.patch_width
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         down, across = self._counts(dims)
         return dims["b"], down * across, dims["P"] * self.patch_height * self.patch_width
 
-    def evaluate(self, pixel_values: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, pixel_values: Floats) -> Floats:
         batch, planes, height, width = pixel_values.shape
         down, across = height // self.patch_height, width // self.patch_width
         whole = pixel_values[:, :, : down * self.patch_height, : across * self.patch_width]
@@ -91,7 +89,7 @@ class Windows(CanonicalOperator):
     OP = "canonical.windows"
     OPERANDS = (Operand("pixel_values", FLOAT, "b P H W or b P W", is_input=True),)
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Strides and borders are those of a convolution, and a window fits."""
         sides = (
             (self.height, self.stride_down, self.top, self.bottom),
@@ -110,17 +108,17 @@ class Windows(CanonicalOperator):
                 "check the sizes",
             )
 
-    def _counts(self, dims: Mapping[str, Any]) -> tuple[int, int]:
+    def _counts(self, dims: Dims) -> tuple[int, int]:
         return (
             count(dims.get("H", 1), self.height, self.stride_down, self.top + self.bottom),
             count(dims["W"], self.width, self.stride_across, self.left + self.right),
         )
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         down, across = self._counts(dims)
         return dims["b"], down * across, dims["P"] * self.height * self.width
 
-    def evaluate(self, pixel_values: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, pixel_values: Floats) -> Floats:
         batch, planes, *sides = pixel_values.shape
         pixels = pixel_values.reshape(batch, planes, -1, sides[-1])
         borders = ((0, 0), (0, 0), (self.top, self.bottom), (self.left, self.right))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...dialect.record import Operand
+from ...dialect.arrays import Floats, Ids
+from ...dialect.record import Dims, Operand
 from ..errors import CanonicalError
 from ..operator import FLOAT, INDEX, CanonicalOperator, mask_operand
 
@@ -22,7 +20,7 @@ class MeanPool(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
     RESULT = "b C"
 
-    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
+    def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         if attention_mask is None:
             return x.mean(axis=1)
         kept = (attention_mask != 0).astype(x.dtype)
@@ -42,7 +40,7 @@ class WeightedMeanPool(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
     RESULT = "b C"
 
-    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
+    def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         weights = np.broadcast_to(np.arange(1, x.shape[1] + 1, dtype=x.dtype), x.shape[:2])
         if attention_mask is not None:
             weights = weights * (attention_mask != 0)
@@ -58,7 +56,7 @@ class SqrtMeanPool(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
     RESULT = "b C"
 
-    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
+    def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         if attention_mask is None:
             return x.sum(axis=1) / np.sqrt(np.float32(x.shape[1]))
         kept = (attention_mask != 0).astype(x.dtype)
@@ -74,7 +72,7 @@ class MaxPool(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
     RESULT = "b C"
 
-    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any] | None = None) -> NDArray[Any]:
+    def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         if attention_mask is None:
             return x.max(axis=1)
         kept = (attention_mask != 0)[:, :, None]
@@ -93,7 +91,7 @@ class LastToken(CanonicalOperator):
     )
     RESULT = "b C"
 
-    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats, attention_mask: Ids) -> Floats:
         kept = attention_mask != 0
         last = kept.shape[1] - 1 - np.argmax(kept[:, ::-1], axis=1)
         found = x[np.arange(x.shape[0]), last]
@@ -117,7 +115,7 @@ class SelectToken(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "b s C"),)
     RESULT = "b C"
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         return x[:, self.index]
 
 
@@ -138,7 +136,7 @@ class AttentionPool(CanonicalOperator):
     )
     RESULT = "b C"
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels."""
         if dims["H"] < 1 or dims["C"] % dims["H"]:
             raise CanonicalError(
@@ -150,10 +148,10 @@ class AttentionPool(CanonicalOperator):
 
     def evaluate(
         self,
-        scores: NDArray[Any],
-        v: NDArray[Any],
-        attention_mask: NDArray[Any] | None = None,
-    ) -> NDArray[Any]:
+        scores: Floats,
+        v: Floats,
+        attention_mask: Ids | None = None,
+    ) -> Floats:
         if attention_mask is not None:
             scores = np.where((attention_mask != 0)[:, :, None], scores, -np.inf)
         least = np.finfo(np.float32).min

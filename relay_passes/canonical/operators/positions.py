@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...dialect.record import Operand
+from ...dialect.arrays import Floats, Ids
+from ...dialect.record import Dims, Operand
 from ...dialect.rotation import rotation_problem
 from ...dialect.types import TensorType
 from ..errors import CanonicalError
@@ -48,7 +47,7 @@ class PositionIds(CanonicalOperator):
         """int64."""
         return INDEX[0]
 
-    def evaluate(self, input_ids: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, input_ids: Ids) -> Floats:
         if self.kind == "absolute":
             return np.broadcast_to(self.offset + np.arange(input_ids.shape[1]), input_ids.shape)
         is_token = input_ids != self.padding_index
@@ -79,13 +78,13 @@ class Rotate(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "b s C"), Operand("table", FLOAT, "P R"))
     RESULT = "b s C"
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels, and the table fits them and the sequence."""
         problem = rotation_problem(self.num_heads, dims)
         if problem is not None:
             raise CanonicalError(problem[0], self.where, *problem[1:])
 
-    def evaluate(self, x: NDArray[Any], table: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats, table: Floats) -> Floats:
         dims = {"s": x.shape[1], "C": x.shape[2], "P": table.shape[0], "R": table.shape[1]}
         self.check_dims(dims)
         rows = table[: x.shape[1], None]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from numpy.typing import NDArray
-
+from ...dialect.arrays import Floats
 from ...dialect.record import Operand
 from ..operator import FLOAT, CanonicalOperator
 
@@ -19,7 +17,7 @@ class Add(CanonicalOperator):
     OPERANDS = (Operand("a", FLOAT, "... C"), Operand("b", FLOAT, "... C"))
     RESULT = "... C"
 
-    def evaluate(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, a: Floats, b: Floats) -> Floats:
         return a + b
 
 
@@ -31,7 +29,7 @@ class AddRow(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "... C"), Operand("row", FLOAT, "C"))
     RESULT = "... C"
 
-    def evaluate(self, x: NDArray[Any], row: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats, row: Floats) -> Floats:
         return x + row
 
 
@@ -43,7 +41,7 @@ class AddPositions(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "b S C"), Operand("table", FLOAT, "S C"))
     RESULT = "b S C"
 
-    def evaluate(self, x: NDArray[Any], table: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats, table: Floats) -> Floats:
         return x + table
 
 
@@ -56,5 +54,5 @@ class Multiply(CanonicalOperator):
     RESULT = "... C"
     ELEMENTWISE = True
 
-    def evaluate(self, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, a: Floats, b: Floats) -> Floats:
         return a * b

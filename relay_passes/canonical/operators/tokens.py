@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...dialect.record import Operand
+from ...dialect.arrays import Floats, Ids
+from ...dialect.record import Dims, Operand
 from ...dialect.types import Dim
 from ...dialect.windows import count
 from ..errors import CanonicalError
@@ -24,7 +22,7 @@ class Embedding(CanonicalOperator):
     OPERANDS = (Operand("table", FLOAT, "V C", section="embeddings"), Operand("ids", INDEX, "b s"))
     RESULT = "b s C"
 
-    def evaluate(self, table: NDArray[Any], ids: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, table: Floats, ids: Ids) -> Floats:
         return table[ids]
 
 
@@ -39,7 +37,7 @@ class MaskTokens(CanonicalOperator):
     )
     RESULT = "b s C"
 
-    def evaluate(self, x: NDArray[Any], attention_mask: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats, attention_mask: Ids) -> Floats:
         return x * (attention_mask != 0).astype(x.dtype)[:, :, None]
 
 
@@ -50,11 +48,11 @@ class PrependTokens(CanonicalOperator):
     OP = "canonical.prepend_tokens"
     OPERANDS = (Operand("x", FLOAT, "b s C"), Operand("tokens", FLOAT, "N C"))
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """As many tokens more as there are rows."""
         return dims["b"], dims["s"] + dims["N"], dims["C"]
 
-    def evaluate(self, x: NDArray[Any], tokens: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats, tokens: Floats) -> Floats:
         rows = np.broadcast_to(tokens, (len(x), *tokens.shape))
         return np.concatenate([rows, x], axis=1)
 
@@ -76,7 +74,7 @@ class ShiftTokens(CanonicalOperator):
     RESULT = "b s C"
     BY_SEQUENCE = True
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         length, result = x.shape[1], np.zeros_like(x)
         first, last = max(0, -self.distance), min(length, length - self.distance)
         if first < last:
@@ -103,7 +101,7 @@ class SliceTokens(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "b S C"),)
     BY_SEQUENCE = True
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """There are such tokens."""
         if self.first < 0 or self.count < 1 or self.first + self.count > int(dims["S"]):
             raise CANONICAL.error(
@@ -113,11 +111,11 @@ class SliceTokens(CanonicalOperator):
                 todo="slice inside of the sequence",
             )
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b, count, C]."""
         return dims["b"], self.count, dims["C"]
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         return x[:, self.first : self.first + self.count]
 
 
@@ -146,7 +144,7 @@ class UnfoldTokens(CanonicalOperator):
     OPERANDS = (Operand("x", FLOAT, "b s C"),)
     BY_SEQUENCE = True
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """A sequence has as many rows as tokens, or a length that is known."""
         sound = self.stride >= 1 and 0 <= self.before < self.width and 0 <= self.after < self.width
         if not sound or not (self._as_long or self._count(dims["s"]) >= 1):
@@ -167,11 +165,11 @@ class UnfoldTokens(CanonicalOperator):
         borders = self.before + self.after
         return count(length, self.width, self.stride, borders) if isinstance(length, int) else 0
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         rows = dims["s"] if self._as_long else self._count(dims["s"])
         return dims["b"], rows, dims["C"] * self.width
 
-    def evaluate(self, x: NDArray[Any]) -> NDArray[Any]:
+    def evaluate(self, x: Floats) -> Floats:
         padded = np.pad(x, ((0, 0), (self.before, self.after), (0, 0)))
         every = np.lib.stride_tricks.sliding_window_view(padded, self.width, 1)
         kept = every[:, :: self.stride].swapaxes(2, 3)

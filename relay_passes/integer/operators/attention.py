@@ -8,7 +8,7 @@ from typing import Any
 
 from ...dialect.distances import UNBOUNDED
 from ...dialect.heads import shares_heads
-from ...dialect.record import Operand, flattened
+from ...dialect.record import Dims, Operand, flattened
 from ...errors import LoweringError
 from ...spec import short_softmax, softmax
 from ...spec.exponential import Exponential, PolynomialExponential
@@ -147,7 +147,7 @@ class Attention(Operator):
             return ("int16",) if short else ("int32",)
         return ("int8",) if operand.name == "v" and not short else operand.dtypes
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels, and a bias has a row for each."""
         if self.num_heads < 1 or dims["C"] % self.num_heads:
             raise LoweringError(

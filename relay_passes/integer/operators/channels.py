@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ...dialect.record import Operand
+from ...dialect.record import Dims, Operand
 from ...errors import LoweringError
 from ..domain import Domain, Entry, Index, Tensor
 from ..operator import Operator
@@ -40,7 +39,7 @@ class SplitChannels(Operator):
                 "build the call in ibert_tvm.relay_passes.passes.merge_projections",
             )
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Runs are equal."""
         if dims["C"] % self.parts:
             raise LoweringError(
@@ -50,7 +49,7 @@ class SplitChannels(Operator):
                 "merge layers of equal width only",
             )
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[..., C / parts]."""
         return (*dims["..."], dims["C"] // self.parts)
 
@@ -96,7 +95,7 @@ class ChannelRun(Operator):
     OPERANDS = (Operand("x", ("uint8", *NARROW), "... C"),)
     TRAITS = Traits(per_token=True, view=True)
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """The run lies within the channels."""
         if self.first < 0 or self.channels < 1 or self.first + self.channels > dims["C"]:
             raise LoweringError(
@@ -106,7 +105,7 @@ class ChannelRun(Operator):
                 "build the call in ibert_tvm.relay_passes.passes.merge_projections",
             )
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[..., channels]."""
         return (*dims["..."], self.channels)
 
@@ -169,7 +168,7 @@ class Concatenate(Operator):
     dtype = "int32"
     TRAITS = Traits(per_token=True)
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[..., C + D]."""
         return (*dims["..."], dims["C"] + dims["D"])
 

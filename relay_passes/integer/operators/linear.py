@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ...dialect.record import Operand
+from ...dialect.record import Dims, Operand
 from ...spec import parts, row_scale
 from ...spec.values import absolute, maximum
 from ..checks import check_attribute, check_bounds, choose
@@ -101,7 +100,7 @@ class RowMagnitude(Operator):
     dtype = "int32"
     TRAITS = Traits(per_token=True, takes_epilogue=False, row_statistics=True, joins_rows=True)
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """One number of each row."""
         return (*dims["..."], 1)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ...dialect.heads import BY_CHANNEL_OF_ROW, norm_rows
-from ...dialect.record import Operand, flattened
+from ...dialect.record import Dims, Operand, flattened
 from ...errors import LoweringError
 from ...spec import layer_norm, short_layer_norm
 from ...spec.layer_norm import LayerNormConstants
@@ -185,7 +185,7 @@ class ScaledNorm(Operator):
         check_bounds(self, self.DTYPES)
         check_shift(self)
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels."""
         if "D" in dims and norm_rows(dims["C"], dims["D"], dims.get("H")) is None:
             raise LoweringError(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ...dialect.record import Operand
+from ...dialect.record import Dims, Operand
 from ...dialect.windows import count
 from ...errors import LoweringError
 from ..borders import Axis, filled
@@ -37,7 +36,7 @@ class Patches(Operator):
         down, across = (extent // size if size > 0 else 0 for extent, size in sides)
         return down, across
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """An image holds a patch."""
         if min(self._counts(dims["H"], dims["W"])) < 1:
             raise LoweringError(
@@ -48,7 +47,7 @@ class Patches(Operator):
                 "set the patch size as the source model does",
             )
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b, patches, c h w]."""
         down, across = self._counts(dims["H"], dims["W"])
         return (dims["b"], down * across, dims["C"] * self.patch_height * self.patch_width)
@@ -120,7 +119,7 @@ class Windows(Operator):
             count(width, self.width, self.stride_across, self.left + self.right),
         )
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """A window fits."""
         if min(self._counts(dims.get("H", 1), dims["W"])) < 1:
             raise LoweringError(
@@ -131,7 +130,7 @@ class Windows(Operator):
                 "set the window as the source model does",
             )
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b, windows, P * area]."""
         down, across = self._counts(dims.get("H", 1), dims["W"])
         return (dims["b"], down * across, dims["P"] * self.height * self.width)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ...dialect.record import Operand, flattened
+from ...dialect.record import Dims, Operand, flattened
 from ...errors import LoweringError
 from ...spec import pooling, short_softmax, softmax
 from ...spec.exponential import Exponential
@@ -289,7 +289,7 @@ class SelectToken(Operator):
     def __post_init__(self) -> None:
         check_attribute(self, "index", 0, LARGEST_INDEX)
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """A sequence has such a token; a symbolic one is checked when it is specialised."""
         if isinstance(dims["s"], int) and self.index >= dims["s"]:
             raise LoweringError(
@@ -366,7 +366,7 @@ class AttentionPool(Operator):
             return ("int16",) if isinstance(self.exponential, ShortExponential) else ("int32",)
         return operand.dtypes
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels."""
         if dims["H"] < 1 or dims["C"] % dims["H"]:
             raise LoweringError(

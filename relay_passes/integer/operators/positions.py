@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ...dialect.record import Operand
+from ...dialect.record import Dims, Operand
 from ...dialect.rotation import rotation_problem
 from ...errors import LoweringError
 from ...spec import rotation
@@ -131,7 +130,7 @@ class Rotate(Operator):
         check_short_shift(self)
         check_attribute(self, "raised", 0, rotation.FRACTION_BITS)
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels, and the table fits them and the sequence."""
         problem = rotation_problem(self.num_heads, dims)
         if problem is not None:
@@ -209,7 +208,7 @@ class DistanceProducts(Operator):
     def __post_init__(self) -> None:
         check_attribute(self, "shift", 0, FRACTION_BITS)
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels, and the table has every distance of the sequence."""
         channels, distances, length = dims["C"], dims["D"], dims["s"]
         if self.num_heads < 1 or channels % self.num_heads:
@@ -228,7 +227,7 @@ class DistanceProducts(Operator):
                 "give vectors for sequences as long as the model takes",
             )
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b, s, H, s]."""
         return (dims["b"], dims["s"], self.num_heads, dims["s"])
 

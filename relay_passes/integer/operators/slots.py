@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from ...dialect.record import Operand
+from ...dialect.record import Dims, Operand
 from ...errors import LoweringError
 from ..domain import Domain, Entry, Index, Tensor
 from ..operator import Operator, Serial
@@ -64,7 +63,7 @@ class TokenSlots(Serial):
                 "give positions counted from 0",
             )
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """Sequences have such tokens; symbolic ones are checked when they are specialised."""
         if isinstance(dims["s"], int) and max(self.positions, default=0) >= dims["s"]:
             raise LoweringError(
@@ -121,7 +120,7 @@ class SlotStarts(Serial):
     OPERANDS = (Operand("slots", ("int32",), "b s", counted=-1),)
     TRAITS = Traits(takes_epilogue=False, serial=True, counts_rows=True)
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b + 1]."""
         return (dims["b"] + 1,)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ...dialect.record import Operand
+from ...dialect.record import Dims, Operand
 from ...dialect.windows import count
 from ...errors import LoweringError
 from ...spec.fixed_point import requantise
@@ -95,7 +94,7 @@ class PrependTokens(Operator):
     OPERANDS = (Operand("x", NARROW, "b s C"), Operand("tokens", ("int32",), "N C"))
     dtype = "int32"
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b, s + n, C]."""
         return (dims["b"], dims["s"] + dims["N"], dims["C"])
 
@@ -177,7 +176,7 @@ class SliceTokens(Operator):
         check_attribute(self, "first", 0, LARGEST_INDEX)
         check_attribute(self, "count", 1, LARGEST_INDEX)
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """A sequence has such tokens; a symbolic one is checked when it is specialised."""
         if isinstance(dims["s"], int) and self.first + self.count > dims["s"]:
             raise LoweringError(
@@ -187,7 +186,7 @@ class SliceTokens(Operator):
                 "slice inside of the sequence",
             )
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b, count, C]."""
         return (dims["b"], self.count, dims["C"])
 
@@ -238,15 +237,15 @@ class UnfoldTokens(Operator):
     def _as_long(self) -> bool:
         return self.stride == 1 and self.before + self.after == self.width - 1
 
-    def _count(self, length: int) -> int:
-        return count(length, self.width, self.stride, self.before + self.after)
+    def _count(self, length: Dim) -> int:
+        borders = self.before + self.after
+        return count(length, self.width, self.stride, borders) if isinstance(length, int) else 0
 
-    def check_dims(self, dims: Mapping[str, Any]) -> None:
+    def check_dims(self, dims: Dims) -> None:
         """A sequence has as many rows as tokens, or a length that is known."""
-        length = dims["s"]
-        if not self._as_long and not (isinstance(length, int) and self._count(length) >= 1):
+        if not (self._as_long or self._count(dims["s"]) >= 1):
             raise LoweringError(
-                f"{self.width} of {length} tokens with a stride of {self.stride}, and "
+                f"{self.width} of {dims['s']} tokens with a stride of {self.stride}, and "
                 f"{self.before} + {self.after} of 0 around them",
                 self.where,
                 "a sequence whose length is free keeps it, and one whose length is known has "
@@ -254,7 +253,7 @@ class UnfoldTokens(Operator):
                 "give inputs of one length",
             )
 
-    def result_shape(self, dims: Mapping[str, Any]) -> tuple[Dim, ...]:
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b, rows, width C]."""
         rows = dims["s"] if self._as_long else self._count(dims["s"])
         return (dims["b"], rows, dims["C"] * self.width)
