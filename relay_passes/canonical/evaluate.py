@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 
+from ..dialect.arrays import AnyArray, Floats
 from ..dialect.calls import operands_of, record_of
 from .check import canonical_calls, main_function, num_inputs, output_fields, value_name
 from .errors import CanonicalError
@@ -33,8 +32,8 @@ class FloatResult:
         The captured values by canonical name, float32.
     """
 
-    outputs: tuple[NDArray[np.float32], ...]
-    values: Mapping[str, NDArray[np.float32]]
+    outputs: tuple[Floats, ...]
+    values: Mapping[str, Floats]
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class FloatModel:
     def __init__(
         self,
         module: tvm.IRModule,
-        parameters: Mapping[str, NDArray[Any]],
+        parameters: Mapping[str, AnyArray],
         capture_names: Iterable[str] | str = (),
     ) -> None:
         function = main_function(module)
@@ -109,7 +108,7 @@ class FloatModel:
         """Names of the values that `run` returns besides the outputs."""
         return tuple(self._captured)
 
-    def run(self, inputs: Mapping[str, NDArray[Any]]) -> FloatResult:
+    def run(self, inputs: Mapping[str, AnyArray]) -> FloatResult:
         """Run one batch.
 
         Parameters
@@ -145,11 +144,11 @@ class FloatModel:
         outputs = tuple(values[variable] for variable in self._outputs)
         return FloatResult(outputs, {name: values[v] for name, v in self._captured.items()})
 
-    def given(self, inputs: Mapping[str, NDArray[Any]]) -> dict[relax.Var, NDArray[Any]]:
+    def given(self, inputs: Mapping[str, AnyArray]) -> dict[relax.Var, AnyArray]:
         """Return what the first of `steps` may read, the weights and checked inputs; see `run`."""
         return {**self._weights, **self._checked(inputs)}
 
-    def _checked(self, inputs: Mapping[str, NDArray[Any]]) -> dict[relax.Var, NDArray[Any]]:
+    def _checked(self, inputs: Mapping[str, AnyArray]) -> dict[relax.Var, AnyArray]:
         if set(inputs) != set(self.input_names):
             raise CanonicalError(
                 f"got inputs {', '.join(sorted(inputs)) or 'none'}",
@@ -157,7 +156,7 @@ class FloatModel:
                 why=f"the model takes {', '.join(self.input_names)}",
                 todo="pass exactly these",
             )
-        arrays: dict[relax.Var, NDArray[Any]] = {}
+        arrays: dict[relax.Var, AnyArray] = {}
         first: tuple[int, ...] | None = None
         for variable in self._inputs:
             name = str(variable.name)
@@ -188,7 +187,7 @@ def _known(name: str, known: Mapping[str, relax.Var]) -> relax.Var:
     return known[name]
 
 
-def _weight(variable: relax.Var, parameters: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+def _weight(variable: relax.Var, parameters: Mapping[str, AnyArray]) -> Floats:
     name = str(variable.name)
     shape = tuple(int(extent) for extent in variable.ty.shape.values)
     if name not in parameters or np.shape(parameters[name]) != shape:
@@ -202,7 +201,7 @@ def _weight(variable: relax.Var, parameters: Mapping[str, NDArray[Any]]) -> NDAr
     return np.ascontiguousarray(parameters[name], dtype=np.float32)
 
 
-def _check_images(name: str, array: NDArray[Any], variable: relax.Var) -> None:
+def _check_images(name: str, array: AnyArray, variable: relax.Var) -> None:
     size = [int(extent) for extent in variable.ty.shape.values[1:]]
     if list(array.shape[1:]) != size or array.shape[0] == 0:
         what, axes = "images", "channels, height, width"

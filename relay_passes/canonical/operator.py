@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from numpy.typing import NDArray
-
+from ..dialect.arrays import AnyArray
 from ..dialect.record import Dialect, Operand, Record
 from ..dialect.types import TensorType
 from .errors import CanonicalError
@@ -59,7 +58,7 @@ class CanonicalOperator(Record):
         """float32."""
         return FLOAT[0]
 
-    def evaluate(self, *unnamed: Any, **operands: Any) -> NDArray[Any]:
+    def evaluate(self, *unnamed: Any, **operands: Any) -> AnyArray:
         """Compute the result with NumPy from operands by name, which are never written to."""
         raise NotImplementedError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .record import Dims
 
+
 def rotation_problem(num_heads: int, dims: Dims) -> tuple[str, str, str] | None:
     """Tell what is wrong with the shapes of a rotation: what, why and what to do; None if nothing.
 

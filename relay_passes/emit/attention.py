@@ -17,7 +17,7 @@ from ..integer.operator import per_channel
 from ..spec.arithmetic import Arithmetic
 from ..spec.parts import high_part, joined, low_part
 from ..spec.short_softmax import VALUE_BITS
-from ..spec.values import Condition, Ranged, known, not_equal
+from ..spec.values import Condition, Ranged, known, not_equal, ranged
 from .blocks import KernelBlocks
 from .stage import Stage, expression
 
@@ -25,8 +25,10 @@ _INT8_MINIMUM = -128
 _UNSIGNED_OFFSET = 128
 
 
-class KernelHeads(HeadStages):
+class KernelHeads(HeadStages[Stage]):
     """See the module, and `ibert_tvm.relay_passes.integer.domain.Heads`."""
+
+    domain: KernelBlocks
 
     def __init__(self, domain: KernelBlocks, attention: Any, operands: Mapping[str, Stage]) -> None:
         self.q, self.k, self.v = (operands[name] for name in "qkv")
@@ -137,14 +139,14 @@ class KernelHeads(HeadStages):
         the places of a vector of keys takes one load per key. Nearly all vectors are of neighbours,
         though, whose entries lie one after the other: those are loaded at once.
         """
-        anywhere = super().bias(batch, head, query, key)
+        anywhere = ranged(super().bias(batch, head, query, key))
         if self.shape.starts is None or self.shape.layout.scalar or anywhere.expr is None:
             return anywhere
         lanes = self.shape.layout.reduced_lanes
         self._runs = self._runs or self._define_runs(lanes)
         first = self._runs.tensor(batch, key // lanes)
         place = self._query_place(batch, query)
-        together = self.bias_of_places(batch, head, place, first + key % lanes)
+        together = ranged(self.bias_of_places(batch, head, place, first + key % lanes))
         chosen = tirx.if_then_else(first >= 0, together.expr, anywhere.expr)
         return self.domain.value(anywhere.low, anywhere.high, chosen)
 

@@ -14,6 +14,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ..errors import LoweringError
+from ..integer.domain import Entry
 from ..integer.intervals import accumulator_bounds, check_sum, sum_bounds
 from ..spec import short_layer_norm
 from ..spec.values import INT32, Condition, Ranged, ranged
@@ -153,8 +154,9 @@ class KernelDomain(KernelBlocks):
 
     # -- matrix products ------------------------------------------------------------------------
 
-    def linear(self, x: Stage, weight: PackedWeight, bias: Stage) -> Stage:
+    def linear(self, x: Stage, weight: Stage | PackedWeight, bias: Stage) -> Stage:
         """Define the product with a packed weight, and the addition of the bias."""
+        assert isinstance(weight, PackedWeight)
         layout = self.layout
         rows, columns = x.shape[0], weight.array.shape[0]
         name = f"accumulator_{weight.first}" if weight.first else "accumulator"
@@ -254,14 +256,14 @@ class KernelDomain(KernelBlocks):
 
     # -- places ---------------------------------------------------------------------------------
 
-    def lookup(self, value: Ranged, rows: int, source: Stage) -> tirx.Expr:
+    def lookup(self, value: Entry, rows: int, source: Stage) -> tirx.Expr:
         """Clamp: callers check what they pass, and nothing may be read outside of a table."""
-        index = value.expr.astype("int32")
+        index = ranged(value).expr.astype("int32")
         return tirx.max(tirx.min(index, tirx.const(rows - 1, "int32")), tirx.const(0, "int32"))
 
-    def index(self, value: Ranged) -> tirx.Expr:
+    def index(self, value: Entry) -> tirx.Expr:
         """Expression of the value."""
-        return value.expr
+        return ranged(value).expr
 
     def number(self, index: Any, low: int, high: int) -> Ranged:
         """Index as a value of 32 bits."""

@@ -92,7 +92,7 @@ class GroupEmitter:
         """
         domain = KernelDomain(self.layout, self.batch, str(function.attrs["ibert.layer"]))
         first = function.body.blocks[0].bindings[0].value
-        if traits_of(first) is not None and traits_of(first).serial:
+        if traits_of(first).serial:
             return self._marked(self._serial(first), function, domain)
         weights = packed_operands(function)
         split = split_of(function)
@@ -174,7 +174,7 @@ class GroupEmitter:
 def _products_read_by_runs(function: relax.Function) -> dict[relax.Var, relax.Call]:
     """Matrix products of a fused function of whose sums runs of channels are read."""
     inner = [binding for block in function.body.blocks for binding in block.bindings]
-    views = [b.value for b in inner if is_integer_op(b.value) and traits_of(b.value).view]
+    views = [b.value for b in inner if traits_of(b.value).view]
     read = [operands_of(view)["x"] for view in views]
     return {binding.var: binding.value for binding in inner if binding.var in read}
 

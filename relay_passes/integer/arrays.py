@@ -14,16 +14,15 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
+from ..dialect.arrays import AnyArray, Integers
 from ..errors import RangeError
 from ..spec.short_softmax import VALUE_LIMIT
 from ..spec.values import not_equal
-from .domain import HeadStages
+from .domain import Comparison, Condition, Entry, HeadStages, Index, Windowed
 from .operator import per_channel
 from .types import dtype_bounds
 
-Index = Any
-Entry = Any
-Array: TypeAlias = np.ndarray
+Array: TypeAlias = AnyArray
 """An array of a `Numbers`: NumPy's, or what answers NumPy's operators and functions."""
 
 
@@ -69,7 +68,7 @@ class NumpyNumbers:
         return int(array.min()), int(array.max())
 
 
-def exact_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def exact_matmul(a: Integers, b: Integers) -> Integers:
     """``a @ b`` of integer arrays, exactly.
 
     Matrix products of small integers go through floating-point BLAS, because NumPy has no fast
@@ -109,7 +108,7 @@ def exact_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return (a.astype(real, copy=False) @ b.astype(real, copy=False)).astype(np.int64)
 
 
-def _largest(a: np.ndarray) -> int:
+def _largest(a: Integers) -> int:
     return max(int(a.max()), -int(a.min()))
 
 
@@ -122,7 +121,7 @@ class _Axis(np.ndarray):
         self.axis = None
 
 
-def mesh(shape: tuple[int, ...]) -> list[Any]:
+def mesh(shape: tuple[int, ...]) -> list[_Axis]:
     """Return the indices of all axes as arrays that broadcast; each knows its ``axis``."""
     axes = []
     for axis, extent in enumerate(shape):
@@ -153,8 +152,10 @@ class ArrayTensor:
             low, high = self._numbers.bounds(self.array)
         return max(-low, high)
 
-    def __getitem__(self, index: Any) -> Array:
-        index = index if isinstance(index, tuple) else (index,)
+    def __getitem__(self, given: Index | tuple[Index, ...]) -> Entry:
+        return cast(Entry, self._entries(given if isinstance(given, tuple) else (given,)))
+
+    def _entries(self, index: tuple[Any, ...]) -> Array:
         axes = [getattr(i, "axis", None) for i in index]
         found = [axis for axis in axes if axis is not None]
         if (
@@ -170,9 +171,10 @@ class ArrayTensor:
         return entries if isinstance(entries, type(self.array)) else np.asarray(entries)
 
 
-def _plain(index: Any) -> Any:
+def _plain(index: object) -> Array:
     """Array of an index or a comparison of indices; values that are used as such are arrays."""
-    return np.asarray(index) if isinstance(index, (int, np.ndarray, np.generic)) else index
+    known = isinstance(index, (int, np.ndarray, np.generic))
+    return np.asarray(index) if known else cast(Array, index)
 
 
 class ArrayDomain:
@@ -247,9 +249,12 @@ class ArrayDomain:
         shape: tuple[int, int],
     ) -> ArrayTensor:
         """As it says: deviations, squared and added up."""
-        if mean is None:
-            return self.sum(name, shape[:1], shape[1], lambda row, k: x(row, k) ** 2)
-        return self.sum(name, shape[:1], shape[1], lambda row, k: (x(row, k) - mean[row]) ** 2)
+
+        def square(row: Index, k: Index) -> Entry:
+            deviation = x(row, k) if mean is None else x(row, k) - mean[row]
+            return deviation * deviation
+
+        return self.sum(name, shape[:1], shape[1], square)
 
     def linear(self, x: ArrayTensor, weight: ArrayTensor, bias: ArrayTensor) -> ArrayTensor:
         """Multiply exactly."""
@@ -269,13 +274,14 @@ class ArrayDomain:
         picked = np.take_along_axis(products, column[None, :, None, :], axis=3)
         return self.stage("products", picked, "int32")
 
-    def heads(self, attention: Any, operands: Mapping[str, ArrayTensor]) -> _ArrayHeads:
+    def heads(self, attention: Windowed, operands: Mapping[str, ArrayTensor]) -> _ArrayHeads:
         """See all sequences by heads."""
         return _ArrayHeads(self, attention, operands)
 
-    def lookup(self, value: Array, rows: int, source: ArrayTensor) -> Array:
+    def lookup(self, value: Entry, rows: int, source: ArrayTensor) -> Index:
         """Check that there are such rows."""
-        low, high = self.numbers.bounds(value) if value.size else (0, 0)
+        array = _plain(value)
+        low, high = self.numbers.bounds(array) if array.size else (0, 0)
         if low < 0 or high >= rows:
             raise RangeError(
                 f"ids in [{low}, {high}]",
@@ -285,44 +291,40 @@ class ArrayDomain:
             )
         return self.index(value)
 
-    def index(self, value: Array) -> Array:
+    def index(self, value: Entry) -> Index:
         """Index arrays are int64, whatever values are."""
-        return value.astype(np.int64)
+        return cast(Index, _plain(value).astype(np.int64))
 
-    def number(self, index: Index, low: int, high: int) -> Array:
+    def number(self, index: Index, low: int, high: int) -> Entry:
         """Return the index."""
-        number: Array = _plain(index).astype(self.numbers.kind)
-        return number
+        return cast(Entry, _plain(index).astype(self.numbers.kind))
 
     def tokens(self, length: int) -> int:
         """Return the number."""
         return length
 
-    def condition(self, comparison: Any) -> Any:
+    def condition(self, comparison: Comparison) -> Condition:
         """Return the comparison."""
         return _plain(comparison)
 
-    def choose(self, comparison: Any, yes: Entry, no: Entry) -> Array:
+    def choose(self, comparison: Comparison, yes: Entry, no: Entry) -> Entry:
         """Choose elementwise: both were read at places that exist."""
-        return cast(Array, np.where(self.condition(comparison), yes, no))
+        return cast(Entry, np.where(_plain(comparison), _plain(yes), _plain(no)))
 
-    def at_most(self, index: Index, bound: int) -> Array:
+    def at_most(self, index: Index, bound: int) -> Index:
         """``min(index, bound)``."""
-        limited: Array = np.minimum(_plain(index), bound)
-        return limited
+        return cast(Index, np.minimum(_plain(index), bound))
 
-    def at_least(self, index: Index, bound: int) -> Array:
+    def at_least(self, index: Index, bound: int) -> Index:
         """``max(index, bound)``."""
-        limited: Array = np.maximum(_plain(index), bound)
-        return limited
+        return cast(Index, np.maximum(_plain(index), bound))
 
     def row_of_token(
         self, x: ArrayTensor, slots: ArrayTensor | None, batch: Index, token: Index
-    ) -> Array:
+    ) -> Index:
         """See the protocol."""
         if slots is None:
-            row: Array = _plain(batch * (x.shape[0] // self.batch) + token)
-            return row
+            return cast(Index, _plain(batch * (x.shape[0] // self.batch) + token))
         return self.at_least(self.index(slots[batch, token]), 0)
 
     def bounds(self, tensor: ArrayTensor) -> tuple[int, int]:
@@ -330,11 +332,13 @@ class ArrayDomain:
         return dtype_bounds(tensor.dtype)
 
 
-class _ArrayHeads(HeadStages):
+class _ArrayHeads(HeadStages[ArrayTensor]):
     """Operands of attention by heads, [b, H, s, ...]."""
 
+    domain: ArrayDomain
+
     def __init__(
-        self, domain: ArrayDomain, attention: Any, operands: Mapping[str, ArrayTensor]
+        self, domain: ArrayDomain, attention: Windowed, operands: Mapping[str, ArrayTensor]
     ) -> None:
         count = attention.num_heads
         rows, channels = operands["q"].shape
@@ -359,30 +363,30 @@ class _ArrayHeads(HeadStages):
         Those that share keys are rows of one product.
         """
         together = x.reshape(len(x), shared.shape[1], -1, x.shape[-1])
-        product: Array = self.domain.numbers.product(together, shared, largest_x, largest_shared)
+        product = self.domain.numbers.product(together, shared, largest_x, largest_shared)
         return product.reshape(*x.shape[:-1], -1)
 
     def _place(self, batch: Index, token: Index) -> Array:
         """Position of a token in its sequence, where padding is left out."""
-        place: Array = _plain(token)
-        return place if self.tokens is None else self.domain.index(self.tokens[batch, place])
+        if self.tokens is None:
+            return _plain(token)
+        return _plain(self.domain.index(self.tokens[batch, token]))
 
-    def kept_key(self, batch: Index, key: Index) -> Any:
+    def kept_key(self, batch: Index, key: Index) -> Condition:
         """By the mask."""
         if self.mask is None:
             return np.ones(np.asarray(key).shape, np.bool_)
         return not_equal(self.mask[batch, key], 0)
 
-    def in_window(self, batch: Index, query: Index, key: Index) -> Any:
+    def in_window(self, batch: Index, query: Index, key: Index) -> Condition:
         """By the distance, and by the mask of pairs."""
-        query_place, key_place = self.places(batch, query, key)
-        distance = key_place - query_place
+        distance = self._place(batch, key) - self._place(batch, query)
         near = (distance >= -self.attention.before) & (distance <= self.attention.after)
         return near if self.pairs is None else near & not_equal(self.pairs[batch, query, key], 0)
 
     def places(self, batch: Index, query: Index, key: Index) -> tuple[Index, Index]:
         """Those of packed tokens are told."""
-        return self._place(batch, query), self._place(batch, key)
+        return cast(Index, self._place(batch, query)), cast(Index, self._place(batch, key))
 
     def products(self) -> ArrayTensor:
         """Q K^T."""
@@ -390,18 +394,15 @@ class _ArrayHeads(HeadStages):
 
     def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> ArrayTensor:
         """[b, H, s, s]."""
-        stage: ArrayTensor = self.per_score(name, entry)
-        return stage
+        return self.per_score(name, entry)
 
     def row_max(self, name: str, scores: ArrayTensor) -> ArrayTensor:
         """Largest of the last axis."""
-        stage: ArrayTensor = self.domain.stage(name, scores.array.max(axis=-1), "int32")
-        return stage
+        return self.domain.stage(name, scores.array.max(axis=-1), "int32")
 
     def row_sum(self, name: str, x: ArrayTensor, largest: int) -> ArrayTensor:
         """Sum of the last axis."""
-        stage: ArrayTensor = self.domain.stage(name, x.array.sum(axis=-1), "int32")
-        return stage
+        return self.domain.stage(name, x.array.sum(axis=-1), "int32")
 
     def context(self, weights: ArrayTensor, largest: int) -> Callable[..., Entry]:
         """P V."""

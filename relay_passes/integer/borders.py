@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..spec.values import select
-from .domain import Domain, Entry, Index
+from .domain import Domain, Entry, Index, T
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,14 @@ class Axis:
     before: int
     after: int
 
-    def nearest(self, domain: Domain, place: Index) -> Index:
+    def nearest(self, domain: Domain[T], place: Index) -> Index:
         """Return the place of the entry that is next to a place, which is there to be read."""
         place = domain.at_least(place, 0) if self.before else place
         return domain.at_most(place, self.extent - 1) if self.after else place
 
 
 def filled(
-    domain: Domain, found: Entry, places: Sequence[tuple[Axis, Index]], outside: int
+    domain: Domain[T], found: Entry, places: Sequence[tuple[Axis, Index]], outside: int
 ) -> Entry:
     """Return `found`, or `outside` where one of the places is none of its axis."""
     for axis, place in places:

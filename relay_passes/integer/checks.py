@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection
+from typing import Protocol
 
 from ..errors import LoweringError
-from .operator import INTEGER
+from .operator import INTEGER, Operator
 from .types import dtype_bounds
 
 STORAGE_DTYPES = ("int8", "uint8", "int16", "int32")
@@ -14,12 +15,44 @@ SHORT_DTYPES = ("int8", "uint8", "int16")
 """What 16-bit arithmetic may store."""
 
 
-def choose(what: str, value: str, allowed: Any, where: str) -> None:
+class Shifted(Protocol):
+    """An operator that shifts."""
+
+    @property
+    def name(self) -> str:
+        """Canonical name of its value."""
+
+    @property
+    def shift(self) -> int:
+        """Bits."""
+
+
+class Bounded(Protocol):
+    """An operator whose result has bounds."""
+
+    @property
+    def name(self) -> str:
+        """Canonical name of its value."""
+
+    @property
+    def low(self) -> int:
+        """Least entry."""
+
+    @property
+    def high(self) -> int:
+        """Largest entry."""
+
+    @property
+    def dtype(self) -> str:
+        """Storage type."""
+
+
+def choose(what: str, value: str, allowed: Collection[str], where: str) -> None:
     """Raise LoweringError where a word is none of the allowed ones."""
     INTEGER.choose(what, value, allowed, where)
 
 
-def check_bounds(record: Any, allowed: tuple[str, ...] = STORAGE_DTYPES) -> None:
+def check_bounds(record: Bounded, allowed: tuple[str, ...] = STORAGE_DTYPES) -> None:
     """Raise LoweringError where the bounds of a result do not fit its type."""
     choose("dtype", record.dtype, allowed, record.name)
     low, high = dtype_bounds(record.dtype)
@@ -32,7 +65,7 @@ def check_bounds(record: Any, allowed: tuple[str, ...] = STORAGE_DTYPES) -> None
         )
 
 
-def check_attribute(record: Any, name: str, low: int, high: int) -> None:
+def check_attribute(record: Operator, name: str, low: int, high: int) -> None:
     """Raise LoweringError where an attribute is not in [low, high]."""
     value = getattr(record, name)
     if not low <= value <= high:
@@ -44,7 +77,7 @@ def check_attribute(record: Any, name: str, low: int, high: int) -> None:
         )
 
 
-def check_short_shift(record: Any) -> None:
+def check_short_shift(record: Shifted) -> None:
     """Raise LoweringError where 16-bit arithmetic has no such shift."""
     if not 0 <= record.shift <= 14:
         raise LoweringError(
@@ -55,7 +88,7 @@ def check_short_shift(record: Any) -> None:
         )
 
 
-def check_shift(record: Any) -> None:
+def check_shift(record: Shifted) -> None:
     """Raise LoweringError where 64-bit arithmetic has no such shift."""
     if not 0 <= record.shift <= 62:
         raise LoweringError(

@@ -17,12 +17,47 @@ and compared; what an index is differs from domain to domain, so a body turns on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
-Index = Any
+
+class IndexExpression(Protocol):
+    """What is computed of the indices of a stage, in the domain's own way."""
+
+    def __add__(self, other: Index, /) -> Index: ...
+    def __radd__(self, other: int, /) -> Index: ...
+    def __sub__(self, other: Index, /) -> Index: ...
+    def __rsub__(self, other: int, /) -> Index: ...
+    def __mul__(self, other: Index, /) -> Index: ...
+    def __rmul__(self, other: int, /) -> Index: ...
+    def __floordiv__(self, other: int, /) -> Index: ...
+    def __mod__(self, other: int, /) -> Index: ...
+    def __lt__(self, other: Index, /) -> object: ...
+    def __le__(self, other: Index, /) -> object: ...
+    def __gt__(self, other: Index, /) -> object: ...
+    def __ge__(self, other: Index, /) -> object: ...
+
+
+class EntryExpression(Protocol):
+    """A value of the specification that is no plain number: a NumPy array, or a `Ranged`."""
+
+    def __add__(self, other: Entry, /) -> Entry: ...
+    def __radd__(self, other: int, /) -> Entry: ...
+    def __sub__(self, other: Entry, /) -> Entry: ...
+    def __rsub__(self, other: int, /) -> Entry: ...
+    def __mul__(self, other: Entry, /) -> Entry: ...
+    def __rmul__(self, other: int, /) -> Entry: ...
+    def __rshift__(self, other: int, /) -> Entry: ...
+    def __neg__(self) -> Entry: ...
+
+
+Index: TypeAlias = IndexExpression | int
 """An index of a stage: an array, a TIR variable or an expression of it, or any place at all."""
-Entry = Any
-"""A value of the specification: a NumPy array, or a `Ranged`."""
+Entry: TypeAlias = EntryExpression | int
+"""A value of the specification."""
+Comparison: TypeAlias = object
+"""A comparison of indices, which `Domain.condition` turns into a condition."""
+Condition: TypeAlias = object
+"""A condition of the specification, as `ibert_tvm.relay_passes.spec.values.select` takes it."""
 
 
 class Tensor(Protocol):
@@ -36,11 +71,36 @@ class Tensor(Protocol):
     def dtype(self) -> str:
         """Storage type; of a stage without one, that of the widest entry."""
 
-    def __getitem__(self, index: Any) -> Entry:
+    def __getitem__(self, index: Index | tuple[Index, ...], /) -> Entry:
         """One entry, as a value of the specification."""
 
 
-class Heads(Protocol):
+T = TypeVar("T", bound=Tensor)
+"""The tensors of a domain."""
+_T_co = TypeVar("_T_co", bound=Tensor, covariant=True)
+
+
+class Windowed(Protocol):
+    """What the views of attention's operands read of its attributes."""
+
+    @property
+    def num_heads(self) -> int:
+        """Heads of the queries."""
+
+    @property
+    def before(self) -> int:
+        """Largest distance of a key in front of its query."""
+
+    @property
+    def after(self) -> int:
+        """Largest distance of a key behind it."""
+
+    @property
+    def limits_distance(self) -> bool:
+        """Whether a key can be too far from its query."""
+
+
+class Heads(Protocol[T]):
     """Attention's view of its operands: queries, keys and values by (sequence, head, row, column).
 
     Rows and keys may be padded to whole register tiles; entries beyond the true sizes count for
@@ -67,52 +127,73 @@ class Heads(Protocol):
     has_bias: bool
     has_window: bool
 
-    def kept_key(self, batch: Index, key: Index) -> Any:
+    def kept_key(self, batch: Index, key: Index) -> Condition:
         """Whether a key counts, as far as that depends on the key alone: a condition."""
 
-    def in_window(self, batch: Index, query: Index, key: Index) -> Any:
+    def in_window(self, batch: Index, query: Index, key: Index) -> Condition:
         """Whether a query may see a key, by what depends on both: a condition."""
 
     def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
         """What is added to a score."""
 
-    def products(self) -> Tensor:
+    def products(self) -> T:
         """Define Q K^T, [batch, heads, rows, keys], which may lack `key_correction`."""
 
     def key_correction(self, batch: Index, head: Index, key: Index) -> Entry:
         """What a product of this key lacks to be the score; 0 where operands carry no offset."""
 
     def exact_score(
-        self, products: Any, batch: Index, head: Index, query: Index, key: Index
+        self, products: T, batch: Index, head: Index, query: Index, key: Index
     ) -> Entry:
         """One of the products, corrected."""
 
-    def per_key(self, name: str, entry: Callable[..., Entry]) -> Tensor:
+    def per_key(self, name: str, entry: Callable[..., Entry]) -> T:
         """Define a stage [batch, heads, keys], int32."""
 
-    def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> Tensor:
+    def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> T:
         """Define a stage [batch, heads, rows]."""
 
-    def per_score(self, name: str, entry: Callable[..., Entry]) -> Tensor:
+    def per_score(self, name: str, entry: Callable[..., Entry]) -> T:
         """Define a stage [batch, heads, rows, keys], int32."""
 
-    def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> Tensor:
+    def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> T:
         """Define the bytes 0..`largest` that V is multiplied with, [batch, heads, rows, keys]."""
 
-    def row_max(self, name: str, scores: Any) -> Tensor:
+    def row_max(self, name: str, scores: T) -> T:
         """Define the maximum over the keys of a row, [batch, heads, rows]."""
 
-    def row_sum(self, name: str, x: Any, largest: int) -> Tensor:
+    def row_sum(self, name: str, x: T, largest: int) -> T:
         """Define the sum over the keys of a row of entries 0..`largest`, [batch, heads, rows]."""
 
-    def context(self, weights: Any, largest: int) -> Callable[..., Entry]:
+    def context(self, weights: T, largest: int) -> Callable[..., Entry]:
         """``sum_j weights[b, h, i, j] v[b, h, j, d]`` as a function of b, h, i, d."""
 
-    def output(self, entry: Callable[..., Entry], multiplier: Any, dtype: str) -> Tensor:
+    def output(self, entry: Callable[..., Entry], multiplier: T, dtype: str) -> T:
         """Define the result by ``entry(b, h, i, d, factor)``, factor being the channel's."""
 
 
-class HeadStages:
+class Stages(Protocol[_T_co]):
+    """Where stages are defined."""
+
+    def define(
+        self, name: str, shape: tuple[int, ...], entry: Callable[..., Entry], dtype: str = ""
+    ) -> _T_co:
+        """Define a stage entry by entry.
+
+        Parameters
+        ----------
+        name
+            Of the block in emitted code, and of the interval in a report of ranges.
+        shape
+            Extents.
+        entry
+            Takes as many indices, returns a value.
+        dtype
+            Storage type; the narrowest of int32 and int64 where it is left out.
+        """
+
+
+class HeadStages(Generic[T]):
     """What the views of all domains share: stages by head, and the terms that operands bring.
 
     Parameters
@@ -131,9 +212,9 @@ class HeadStages:
 
     def __init__(
         self,
-        domain: Any,
-        attention: Any,
-        operands: Any,
+        domain: Stages[T],
+        attention: Windowed,
+        operands: Mapping[str, T],
         leading: tuple[int, int],
         rows: int,
         keys: int,
@@ -172,6 +253,7 @@ class HeadStages:
 
     def table_entry(self, head: Index, query: Index, key: Index) -> Entry:
         """Entry of the bias, by distance or by query and key, given their places."""
+        assert self.table is not None
         row = 0 if self.table.shape[0] == 1 else head
         if len(self.table.shape) == 3:
             return self.table[row, query, key]
@@ -182,51 +264,36 @@ class HeadStages:
         return 0
 
     def exact_score(
-        self, products: Any, batch: Index, head: Index, query: Index, key: Index
+        self, products: T, batch: Index, head: Index, query: Index, key: Index
     ) -> Entry:
         """The product."""
         return products[batch, head, query, key]
 
-    def define(self, name: str, extents: tuple[int, ...], entry: Any, dtype: str) -> Any:
+    def define(
+        self, name: str, extents: tuple[int, ...], entry: Callable[..., Entry], dtype: str
+    ) -> T:
         """Define a stage [batch, heads, *extents]."""
         return self.domain.define(name, (*self.leading, *extents), entry, dtype)
 
-    def per_key(self, name: str, entry: Callable[..., Entry]) -> Any:
+    def per_key(self, name: str, entry: Callable[..., Entry]) -> T:
         """[batch, heads, keys]."""
         return self.define(name, (self.keys,), entry, "int32")
 
-    def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> Any:
+    def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> T:
         """[batch, heads, rows]."""
         return self.define(name, (self.rows,), entry, dtype)
 
-    def per_score(self, name: str, entry: Callable[..., Entry]) -> Any:
+    def per_score(self, name: str, entry: Callable[..., Entry]) -> T:
         """[batch, heads, rows, keys]."""
         return self.define(name, (self.rows, self.keys), entry, "int32")
 
 
-class Domain(Protocol):
+class Domain(Stages[T], Protocol[T]):
     """The operations of a body, beside those of `ibert_tvm.relay_passes.spec.values`."""
 
     @property
     def batch(self) -> int:
         """Sequences."""
-
-    def define(
-        self, name: str, shape: tuple[int, ...], entry: Callable[..., Entry], dtype: str = ""
-    ) -> Tensor:
-        """Define a stage entry by entry.
-
-        Parameters
-        ----------
-        name
-            Of the block in emitted code, and of the interval in a report of ranges.
-        shape
-            Extents.
-        entry
-            Takes as many indices, returns a value.
-        dtype
-            Storage type; the narrowest of int32 and int64 where it is left out.
-        """
 
     def sum(
         self,
@@ -235,7 +302,7 @@ class Domain(Protocol):
         extent: int,
         entry: Callable[..., Entry],
         dtype: str = "",
-    ) -> Tensor:
+    ) -> T:
         """Define the sum over k < `extent` of ``entry(*indices, k)``.
 
         Raises
@@ -251,12 +318,17 @@ class Domain(Protocol):
         extent: int,
         entry: Callable[..., Entry],
         dtype: str = "",
-    ) -> Tensor:
+    ) -> T:
         """Define the maximum over k < `extent` of ``entry(*indices, k)``."""
 
     def square_sum(
-        self, name: str, x: Callable[..., Entry], total: Any, mean: Any, shape: Any
-    ) -> Tensor:
+        self,
+        name: str,
+        x: Callable[..., Entry],
+        total: T | None,
+        mean: T | None,
+        shape: tuple[int, int],
+    ) -> T:
         """Define the sum over each row of ``(x[row, channel] - mean[row])^2``, as it is cheapest.
 
         Without a mean, that of ``x[row, channel]^2``.
@@ -273,10 +345,10 @@ class Domain(Protocol):
             [rows, channels].
         """
 
-    def linear(self, x: Any, weight: Any, bias: Any) -> Tensor:
+    def linear(self, x: T, weight: T, bias: T) -> T:
         """Define ``x weight^T + bias``: 8-bit [M, K] and [N, K], int32 [N] and [M, N]."""
 
-    def distance_products(self, x: Any, table: Any, heads: int) -> Tensor:
+    def distance_products(self, x: T, table: T, heads: int) -> T:
         """Define ``sum_c x[b, i, h, c] table[h, c, j - i + P - 1]``, [batch, s, heads, s], int32.
 
         Parameters
@@ -289,10 +361,10 @@ class Domain(Protocol):
             Of x.
         """
 
-    def heads(self, attention: Any, operands: Mapping[str, Any]) -> Heads:
+    def heads(self, attention: Windowed, operands: Mapping[str, T]) -> Heads[T]:
         """See the operands of an `Attention` by heads."""
 
-    def lookup(self, value: Entry, rows: int, source: Any) -> Index:
+    def lookup(self, value: Entry, rows: int, source: T) -> Index:
         """Row of a table that a value of `source` names, which is checked to be one."""
 
     def number(self, index: Index, low: int, high: int) -> Entry:
@@ -301,10 +373,10 @@ class Domain(Protocol):
     def tokens(self, length: int) -> Entry:
         """Return the tokens of a sequence as a value; a shorter one has less."""
 
-    def condition(self, comparison: Any) -> Any:
+    def condition(self, comparison: Comparison) -> Condition:
         """Condition of the specification for a comparison of indices."""
 
-    def choose(self, comparison: Any, yes: Entry, no: Entry) -> Entry:
+    def choose(self, comparison: Comparison, yes: Entry, no: Entry) -> Entry:
         """Read one of two operands, by a comparison of indices."""
 
     def at_most(self, index: Index, bound: int) -> Index:
@@ -316,11 +388,11 @@ class Domain(Protocol):
     def index(self, value: Entry) -> Index:
         """Use a value that is known to be one as an index."""
 
-    def row_of_token(self, x: Any, slots: Any, batch: Index, token: Index) -> Index:
+    def row_of_token(self, x: T, slots: T | None, batch: Index, token: Index) -> Index:
         """Row of x that holds a token: its own, or where x is packed that of its slot.
 
         For a token that was not kept this is row 0: the reader must not use what it finds there.
         """
 
-    def bounds(self, tensor: Any) -> tuple[int, int]:
+    def bounds(self, tensor: T) -> tuple[int, int]:
         """What is known of the entries of a tensor: the least and the largest there may be."""

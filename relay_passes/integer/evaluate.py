@@ -7,7 +7,6 @@ sequence length.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -222,7 +221,7 @@ def _by_sequence(
 
 
 def evaluate(
-    module: Any, inputs: Arrays, parameters: Arrays, function: str = "main"
+    module: object, inputs: Arrays, parameters: Arrays, function: str = "main"
 ) -> list[np.ndarray]:
     """Run an integer function with NumPy.
 
@@ -241,7 +240,7 @@ def evaluate(
 
 
 def evaluate_all(
-    module: Any, inputs: Arrays, parameters: Arrays, function: str = "main"
+    module: object, inputs: Arrays, parameters: Arrays, function: str = "main"
 ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
     """Run an integer function with NumPy, and keep every value.
 
@@ -290,7 +289,7 @@ def _steps(
             raise error.at(step.operator.where) from None
 
 
-def as_program(module: Any, function: str = "main") -> Program:
+def as_program(module: object, function: str = "main") -> Program:
     """Return a program as it is, and read that of a Relax function."""
     if isinstance(module, Program):
         return module

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
+from ..dialect.arrays import Integers
 from ..errors import LoweringError, RangeError
 from ..spec.values import INT32, Condition, Ranged, ranged
-from .domain import HeadStages
+from .domain import Comparison, Entry, HeadStages, Index, Windowed
 from .operator import per_channel
 from .types import dtype_bounds
 
-Index = Any
-Entry = Any
 
-
-def accumulator_bounds(weight: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+def accumulator_bounds(weight: Integers, low: int, high: int) -> tuple[Integers, Integers]:
     """Exact bounds of ``sum_k x[k] weight[n, k]`` for x in [low, high], by row of the weight.
 
     Parameters
@@ -37,7 +34,7 @@ def accumulator_bounds(weight: np.ndarray, low: int, high: int) -> tuple[np.ndar
     return positive * low + negative * high, positive * high + negative * low
 
 
-def largest_partial_sum(weight: np.ndarray, bias: np.ndarray, magnitude: int) -> np.ndarray:
+def largest_partial_sum(weight: Integers, bias: Integers, magnitude: int) -> Integers:
     """Bound of ``|bias[n] + sum_k x[k] weight[n, k]|`` and of its partial sums, in any order.
 
     Parameters
@@ -56,7 +53,7 @@ def largest_partial_sum(weight: np.ndarray, bias: np.ndarray, magnitude: int) ->
     return wide * magnitude + np.abs(bias.astype(np.int64))
 
 
-def check_accumulator(weight: np.ndarray, bias: np.ndarray, low: int, high: int) -> None:
+def check_accumulator(weight: Integers, bias: Integers, low: int, high: int) -> None:
     """Refuse a product whose partial sums, in any order, might leave int32.
 
     Overflow of a partial sum would wrap back, but it is undefined in compiled code.
@@ -103,10 +100,10 @@ def check_sum(what: str, value: Ranged, count: int, dtype: str) -> None:
 class Place:
     """Some index: whatever is computed of it is one too, and a comparison may hold or not."""
 
-    def _place(self, other: Any) -> Place:
+    def _place(self, other: object) -> Place:
         return self
 
-    def _condition(self, other: Any) -> Condition:
+    def _condition(self, other: object) -> Condition:
         return Condition()
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _place
@@ -130,14 +127,14 @@ class IntervalTensor:
     """
 
     def __init__(
-        self, value: Ranged, shape: tuple[int, ...], dtype: str, array: Any = None
+        self, value: Ranged, shape: tuple[int, ...], dtype: str, array: Integers | None = None
     ) -> None:
         self.value = value
         self.shape = shape
         self.dtype = dtype
         self.array = array
 
-    def __getitem__(self, index: Any) -> Ranged:
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Ranged:
         return self.value
 
 
@@ -253,12 +250,13 @@ class IntervalDomain:
         value = Ranged(int(low.min()), int(high.max()))
         return self._stage("products", value, (self.batch, length, heads, length), "int32")
 
-    def heads(self, attention: Any, operands: Mapping[str, IntervalTensor]) -> _IntervalHeads:
+    def heads(self, attention: Windowed, operands: Mapping[str, IntervalTensor]) -> _IntervalHeads:
         """See operands by heads."""
         return _IntervalHeads(self, attention, operands)
 
-    def lookup(self, value: Ranged, rows: int, source: IntervalTensor) -> Place:
+    def lookup(self, value: Entry, rows: int, source: IntervalTensor) -> Place:
         """Refuse places that a table does not have, unless the runtime checks them."""
+        value = ranged(value)
         given = any(value is one for one in self.checked)
         if not given and value.low < 0:
             raise RangeError(
@@ -275,7 +273,7 @@ class IntervalDomain:
             )
         return Place()
 
-    def index(self, value: Ranged) -> Place:
+    def index(self, value: Entry) -> Place:
         """Any place."""
         return Place()
 
@@ -287,11 +285,11 @@ class IntervalDomain:
         """Any number up to that of the longest sequence."""
         return Ranged(1, length)
 
-    def condition(self, comparison: Condition) -> Condition:
+    def condition(self, comparison: Comparison) -> Condition:
         """May hold or not."""
-        return comparison
+        return Condition()
 
-    def choose(self, comparison: Condition, yes: Entry, no: Entry) -> Ranged:
+    def choose(self, comparison: Comparison, yes: Entry, no: Entry) -> Ranged:
         """Either."""
         a, b = ranged(yes), ranged(no)
         return Ranged(min(a.low, b.low), max(a.high, b.high))
@@ -313,11 +311,11 @@ class IntervalDomain:
         return tensor.value.low, tensor.value.high
 
 
-class _IntervalHeads(HeadStages):
+class _IntervalHeads(HeadStages[IntervalTensor]):
     """Operands of attention at any sequence, head, query and key."""
 
     def __init__(
-        self, domain: IntervalDomain, attention: Any, operands: Mapping[str, IntervalTensor]
+        self, domain: IntervalDomain, attention: Windowed, operands: Mapping[str, IntervalTensor]
     ) -> None:
         super().__init__(domain, attention, operands, (0, 0), 0, 0)
         q, k, self.v = operands["q"], operands["k"], operands["v"]
@@ -332,8 +330,7 @@ class _IntervalHeads(HeadStages):
         self.value_bounds = domain.bounds(self.v)
 
     def _stage(self, name: str, value: Ranged, dtype: str = "int32") -> IntervalTensor:
-        stage: IntervalTensor = self.domain.define(name, (), lambda: value, dtype)
-        return stage
+        return self.domain.define(name, (), lambda: value, dtype)
 
     def kept_key(self, batch: Index, key: Index) -> Condition:
         """May count or not."""
@@ -347,7 +344,7 @@ class _IntervalHeads(HeadStages):
         """Scores of keys that count."""
         return self._stage("score", self._score)
 
-    def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> Any:
+    def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> IntervalTensor:
         """Any query and key."""
         return self.define(name, (0, 0), entry, "uint8")
 
@@ -367,7 +364,9 @@ class _IntervalHeads(HeadStages):
         value = self._stage("context", Ranged(*sum_bounds(entry, self.key_count)))
         return lambda b, h, i, d: value.value
 
-    def output(self, entry: Callable[..., Entry], multiplier: IntervalTensor, dtype: str) -> Any:
+    def output(
+        self, entry: Callable[..., Entry], multiplier: IntervalTensor, dtype: str
+    ) -> IntervalTensor:
         """Any entry of the result."""
         return self.define(
             "attended",

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..dialect.record import Dialect, Operand, Record
 from ..errors import LoweringError
-from .domain import Domain, Entry, Tensor
+from .domain import Domain, Entry, Index, T, Tensor
 from .traits import Traits
 from .types import TensorType
 
@@ -56,7 +56,7 @@ class Operator(Record):
         """What the class lacks of its meaning."""
         return ["body is missing"] if cls.body is Operator.body else []
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """Compute the result from the operands; see `ibert_tvm.relay_passes.integer.domain`."""
         raise NotImplementedError
 
@@ -111,7 +111,7 @@ class Elementwise(Operator):
         incomplete = cls.entry is Elementwise.entry or not cls.STAGE
         return ["entry or STAGE is missing"] if incomplete else []
 
-    def entry(self, *operands: Entry) -> Entry:
+    def entry(self, *operands: Any, **named: Any) -> Entry:
         """One entry of the result, from those of the operands in their order."""
         raise NotImplementedError
 
@@ -119,13 +119,13 @@ class Elementwise(Operator):
         """Type in which a kernel keeps the stage, from that of the result; "" for the narrowest."""
         return dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """Apply `entry` everywhere; constants are one, or one per channel."""
         x = operands[self.OPERANDS[0].name]
         given = [(operands[o.name], "|" in o.shape) for o in self.OPERANDS if o.name in operands]
         dtype = self.stage_dtype(self.result_dtype(_types(operands)))
 
-        def entry(*index: Any) -> Entry:
+        def entry(*index: Index) -> Entry:
             return self.entry(
                 *(per_channel(t, index[-1]) if constant else t[index] for t, constant in given)
             )
@@ -167,7 +167,7 @@ class Serial(Operator):
         raise NotImplementedError
 
 
-def per_channel(array: Tensor, channel: Any) -> Entry:
+def per_channel(array: Tensor, channel: Index) -> Entry:
     """Constant of a channel, from an array with one entry per channel or one for all."""
     return array[0] if array.shape[0] == 1 else array[channel]
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from ..dialect.arrays import Integers
 from ..errors import CompilerError, LoweringError, RangeError
 from ..spec.values import INT32, Ranged, ranged
 from ..spec.widths import audit
@@ -139,7 +139,7 @@ def _extents(type_: TensorType, max_seq_len: int) -> tuple[int, ...]:
 
 
 def analyse_ranges(
-    module: Any,
+    module: object,
     parameters: Mapping[str, np.ndarray],
     function: str = "main",
     max_seq_len: int | None = None,
@@ -192,7 +192,9 @@ class _Analysis:
         for (name, type_), value in zip(program.inputs.items(), self.checked, strict=True):
             self._bind(name, type_, value)
 
-    def _bind(self, name: str, type_: TensorType, value: Ranged, array: Any = None) -> None:
+    def _bind(
+        self, name: str, type_: TensorType, value: Ranged, array: Integers | None = None
+    ) -> None:
         extents = _extents(type_, self.max_seq_len)
         self.tensors[name] = IntervalTensor(value, extents, type_.dtype, array)
 

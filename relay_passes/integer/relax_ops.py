@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from tvm import IRModule, relax, tirx
 from tvm.ir import Op
@@ -13,19 +12,21 @@ from ..errors import LoweringError
 from . import operators  # noqa: F401  (defines the records)
 from .operator import OPERATORS, Operator
 from .program import Program, Step
+from .traits import Traits
 from .types import TensorType
 
 _MAIN = "main"
+_NO_TRAITS = Traits(takes_epilogue=False)
 
 
-def operator_name(expr: Any) -> str:
+def operator_name(expr: object) -> str:
     """Return "integer.linear" and so on, or "" when `expr` is not a call of this dialect."""
     if isinstance(expr, relax.Call) and isinstance(expr.op, Op) and expr.op.name in OPERATORS:
         return str(expr.op.name)
     return ""
 
 
-def is_integer_op(expr: Any) -> bool:
+def is_integer_op(expr: object) -> bool:
     """Tell whether `expr` is a call of an integer operator."""
     return operator_name(expr) != ""
 
@@ -35,10 +36,10 @@ def operator_of(call: relax.Call) -> Operator:
     return OPERATORS[call.op.name].from_dict(call.attrs)
 
 
-def traits_of(expr: Any) -> Any:
-    """Traits of the operator that `expr` calls; None when it is not a call of this dialect."""
+def traits_of(expr: object) -> Traits:
+    """Traits of the operator that `expr` calls; no trait where that is none of this dialect."""
     name = operator_name(expr)
-    return OPERATORS[name].TRAITS if name else None
+    return OPERATORS[name].TRAITS if name else _NO_TRAITS
 
 
 def multiply_accumulates(function: relax.Function) -> int:
@@ -109,7 +110,7 @@ def to_module(program: Program) -> IRModule:
         One function ``main`` of the inputs and the parameters, symbolic dimensions shared; its
         attribute ``num_input`` counts the inputs. `read_program` gives the program back.
     """
-    symbols: dict[str, Any] = _Symbols()
+    symbols = _Symbols()
     variables = {
         name: relax.Var(name, relax_type(type_, symbols))
         for name, type_ in {**program.inputs, **program.parameters}.items()
@@ -128,10 +129,10 @@ def to_module(program: Program) -> IRModule:
     return builder.get()
 
 
-class _Symbols(dict[str, Any]):
+class _Symbols(dict[str, tirx.Var]):
     """Symbolic dimensions by name, made when they are first asked for."""
 
-    def __missing__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> tirx.Var:
         return self.setdefault(name, tirx.Var(name, "int64"))
 
 
@@ -183,7 +184,7 @@ class _Reader:
         return name
 
     def _binding(self, binding: relax.VarBinding) -> Step | None:
-        value: Any = getattr(binding, "value", None)
+        value: object = getattr(binding, "value", None)
         if is_integer_op(value):
             operator = operator_of(value)
             operands = {

@@ -7,7 +7,6 @@ arithmetic of intervals gets wrong.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,11 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def check_unbounded(
-    module: Any,
+    module: object,
     inputs: Arrays,
     parameters: Arrays,
     intervals: Mapping[str, ValueRange],
-    kind: Any = object,
+    kind: type = object,
 ) -> list[str]:
     """Compare every value and intermediate with its interval.
 

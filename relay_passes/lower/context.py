@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from .. import integer
+from ..dialect.arrays import AnyArray, Integers, Reals
 from ..errors import CompilerError, LoweringError
 from ..quantization_table import ActivationQuant, QuantizationTable, WeightQuant
 from ..spec.fixed_point import DyadicVector
@@ -51,7 +52,7 @@ class LoweringContext:
     def __init__(
         self,
         table: QuantizationTable,
-        weights: Mapping[str, NDArray[Any]],
+        weights: Mapping[str, AnyArray],
         values: Collection[str] = (),
     ) -> None:
         self._reserved = frozenset(values)
@@ -59,7 +60,7 @@ class LoweringContext:
         self.weights = weights
         self.builder = relax.BlockBuilder()
         self.preset: Preset = preset(table.preset)
-        self.parameters: dict[str, NDArray[Any]] = {}
+        self.parameters: dict[str, Integers] = {}
         self.variables: list[relax.Var] = []
         self.values: dict[str, list[dict[str, Any]]] = {}
 
@@ -67,7 +68,7 @@ class LoweringContext:
         """Append an operator; return the variable it is bound to."""
         return self.builder.emit(call, str(call.attrs["name"]).replace(".", "_"))
 
-    def parameter(self, name: str, array: NDArray[Any]) -> relax.Var:
+    def parameter(self, name: str, array: Integers) -> relax.Var:
         """Give the lowered function a parameter.
 
         Parameters
@@ -94,7 +95,7 @@ class LoweringContext:
         self.variables.append(variable)
         return variable
 
-    def weight(self, argument: relax.Expr, where: str) -> NDArray[Any]:
+    def weight(self, argument: relax.Expr, where: str) -> AnyArray:
         """Return the float weight that `argument` names.
 
         Raises
@@ -147,7 +148,7 @@ class LoweringContext:
             "is needed",
         )
 
-    def gather_channels(self, var: relax.Var, channels: NDArray[Any], name: str) -> relax.Var:
+    def gather_channels(self, var: relax.Var, channels: Integers, name: str) -> relax.Var:
         """Emit ``integer.gather_channels``."""
         numbers = self.parameter(f"{name}.channels", channels.astype(np.int32))
         return self.emit(integer.gather_channels(var, numbers, name=name))
@@ -224,7 +225,7 @@ class LoweringContext:
     def record(self, name: str, kind: str, form: Form) -> None:
         """Remember a form of a canonical value, for reports and comparisons per layer."""
         scale = form.scale.tolist()
-        points: NDArray[Any] | None = form.zero_points
+        points: Reals | Integers | None = form.zero_points
         if form.offset is not None:
             zero = form.zero_point if points is None else points
             points = zero - form.offset / form.scale
@@ -238,7 +239,7 @@ class LoweringContext:
             record["columns"] = form.columns.tolist()
         self.values.setdefault(name, []).append(record)
 
-    def record_excess(self, name: str, form: Form, excess: NDArray[np.float64]) -> None:
+    def record_excess(self, name: str, form: Form, excess: Reals) -> None:
         """Remember of a recorded form that its reader makes up for the `Form.excess`, [C]."""
         if excess.any():
             same = bool((excess == excess[0]).all())

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 
 from ..canonical import check_canonical, main_function, num_inputs, value_name
+from ..dialect.arrays import AnyArray
 from ..errors import LoweringError
 from ..integer import mask_tokens
 from ..quantization_table import ActivationQuant, QuantizationTable
@@ -48,13 +48,13 @@ class LoweredModel(NamedTuple):
     """
 
     module: tvm.IRModule
-    parameters: dict[str, NDArray[Any]]
+    parameters: dict[str, AnyArray]
     scales: dict[str, Any]
 
 
 def lower_to_integer(
     module: tvm.IRModule,
-    parameters: Mapping[str, NDArray[Any]],
+    parameters: Mapping[str, AnyArray],
     table: QuantizationTable,
 ) -> LoweredModel:
     """Lower a canonical module to the integer dialect.

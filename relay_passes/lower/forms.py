@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
+from ..dialect.arrays import Reals
 from ..quantization_table import ActivationQuant
 from ..spec.fixed_point import DyadicVector, dyadic_vector
 
@@ -56,14 +57,14 @@ class Form:
 
     var: relax.Var
     value: str
-    scale: NDArray[np.float64]
+    scale: Reals
     zero_point: int
     magnitude: int
     readable: bool = True
     columns: NDArray[np.int64] | None = None
-    excess: NDArray[np.float64] | float = 0.0
+    excess: Reals | float = 0.0
     zero_points: NDArray[np.int64] | None = None
-    offset: NDArray[np.float64] | None = None
+    offset: Reals | None = None
     row_magnitude: relax.Var | None = None
 
     @classmethod
@@ -105,9 +106,7 @@ def stored(quant: ActivationQuant) -> dict[str, int | str]:
     }
 
 
-def multipliers(
-    factors: NDArray[np.float64], magnitude: int, result_bits: int = 16
-) -> DyadicVector:
+def multipliers(factors: Reals, magnitude: int, result_bits: int = 16) -> DyadicVector:
     """Choose dyadic multipliers for integers of a known size.
 
     Parameters

@@ -8,13 +8,13 @@ reads in 8 bits enters additions in those 8 bits too.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
 from .. import integer
+from ..canonical.operator import CanonicalOperator
 from ..canonical.operators.attention import Attention
 from ..canonical.operators.functions import Gelu
 from ..canonical.operators.linear import Linear
@@ -119,11 +119,11 @@ class ReleasedValue(IntegerValue):
         return rescale(self.context, self.native(), quant, name)
 
 
-def _value(node: Node[Any], form: Form) -> ReleasedValue:
+def _value(node: Node[CanonicalOperator], form: Form) -> ReleasedValue:
     return ReleasedValue(node.context, node.name, form)
 
 
-def _small(node: Node[Any], label: str, number: int) -> relax.Var:
+def _small(node: Node[CanonicalOperator], label: str, number: int) -> relax.Var:
     """A constant that all calls share."""
     return node.context.parameter(f"released.{label}", np.array([number], np.int32))
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ..canonical.operator import CanonicalOperator
+from ..dialect.arrays import Integers, Reals
 from ..dialect.calls import builder
 from ..integer.operator import OPERATORS
 from ..quantization_table import ActivationQuant
@@ -139,11 +140,11 @@ class Node(Generic[_Operator_co]):
         """Float weight that is an operand."""
         return self.context.weight(self.call.args[position], self.name)
 
-    def in_place_of(self, position: int, array: NDArray[np.integer]) -> relax.Var:
+    def in_place_of(self, position: int, array: Integers) -> relax.Var:
         """Parameter with the integers of a weight, under the weight's name."""
         return self.context.parameter(str(self.call.args[position].name), array)
 
-    def parameter(self, label: str, array: NDArray[np.integer]) -> relax.Var:
+    def parameter(self, label: str, array: Integers) -> relax.Var:
         """Parameter of this call alone."""
         return self.context.parameter(f"{self.name}.{label}", array)
 
@@ -164,7 +165,7 @@ class Node(Generic[_Operator_co]):
         return self.context.emit(builder(record)(*operands, **same | attributes))
 
     def result(
-        self, var: relax.Var, scale: NDArray[np.float64], magnitude: int, zero_point: int = 0
+        self, var: relax.Var, scale: Reals, magnitude: int, zero_point: int = 0
     ) -> IntegerValue:
         """Return the result in this native form, readable by all; see `Form`."""
         return self.value(Form(var, self.name, scale, zero_point, magnitude))
@@ -172,6 +173,10 @@ class Node(Generic[_Operator_co]):
     def value(self, form: Form) -> IntegerValue:
         """Return the result in this native form."""
         return IntegerValue(self.context, self.name, form)
+
+
+Rule: TypeAlias = Callable[[Node[Any]], Lowered]
+"""Of a node whose operator is one of those that it is registered for."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +196,7 @@ class LoweringRule:
 
     operator: type[CanonicalOperator]
     given_need: Need | NeedOf
-    function: Callable[[Node[Any]], Lowered]
+    function: Rule
 
     def need(self, preset: Preset, call: relax.Call | None = None) -> Need:
         """Return the forms and scales that `lower` will ask for."""
@@ -207,7 +212,7 @@ class LoweringRule:
 
 _RULES: dict[str, dict[str, LoweringRule]] = {}
 """By preset, "" for all of them, and by operator."""
-_Function = TypeVar("_Function", bound=Callable[[Node[Any]], Lowered])
+_Function = TypeVar("_Function", bound=Rule)
 
 
 def lowers(

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..dialect.arrays import Reals
 from ..errors import LoweringError, RangeError
 from ..quantization_table import ActivationQuant
 from ..spec.short_requantise import ShortFactors, short_factors
@@ -184,7 +184,7 @@ class IntegerValue:
             return form
         return replace(form, offset=native.offset + (0 if form.offset is None else form.offset))
 
-    def _short(self, factors: NDArray[np.float64], quant: ActivationQuant) -> ShortFactors | None:
+    def _short(self, factors: Reals, quant: ActivationQuant) -> ShortFactors | None:
         """Constants in 16-bit arithmetic; None where only the wide form serves."""
         native = self.native()
         if not self.context.preset.short or str(native.var.ty.dtype) == "int64":

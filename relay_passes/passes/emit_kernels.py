@@ -10,7 +10,7 @@ from tvm import relax
 from ..emit.group import GroupEmitter, packed_operands, split_of, static_shape, storage_shape
 from ..emit.layout import KernelLayout
 from ..errors import CompilerError, LoweringError
-from ..integer.relax_ops import traits_of
+from ..integer.relax_ops import is_integer_op, traits_of
 from ..integer.types import is_per_token
 from .program import IntegerProgram, bindings, is_primitive, num_inputs, relax_functions
 
@@ -118,15 +118,12 @@ class _Emission:
 
     def _makes_starts(self, binding: relax.VarBinding) -> bool:
         """Whether a kernel counts the rows in use: [batch + 1] numbers from the slots."""
-        return any(
-            traits_of(call) is not None and traits_of(call).counts_rows
-            for call in self._anchors(binding)
-        )
+        return any(traits_of(call).counts_rows for call in self._anchors(binding))
 
     def _on_packed_rows(self, binding: relax.VarBinding) -> bool:
         """Whether a kernel of a packed function makes values whose first rows hold the tokens."""
         first = _fields(binding.var.ty)[0]
-        calls = [call for call in self._anchors(binding) if traits_of(call) is not None]
+        calls = [call for call in self._anchors(binding) if is_integer_op(call)]
         in_place = any(traits_of(call).hides_padding for call in calls)
         return is_per_token(first.shape.values) and bool(calls) and not in_place
 

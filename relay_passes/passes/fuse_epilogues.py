@@ -11,7 +11,6 @@ from tvm import relax
 
 from ..dialect.calls import operands_of
 from ..integer.relax_ops import is_integer_op, operator_of, rows_per_token, traits_of
-from ..integer.traits import Traits
 from ..names import identifier
 from .program import IntegerProgram, bindings, relax_functions, substitute, variables
 
@@ -91,7 +90,7 @@ class _FunctionFuser:
         self.function = function
         self.bindings = bindings(function)
         self.position = {binding.var: index for index, binding in enumerate(self.bindings)}
-        self.traits: list[Traits | None] = [traits_of(b.value) for b in self.bindings]
+        self.traits = [traits_of(b.value) for b in self.bindings]
         self.users: dict[relax.Var, list[int]] = defaultdict(list)
         for index, binding in enumerate(self.bindings):
             for operand in variables(binding.value):
@@ -104,11 +103,6 @@ class _FunctionFuser:
         """Tell whether exactly one binding uses the value of binding `index`."""
         var = self.bindings[index].var
         return len(self.users[var]) == 1 and var not in self.escaping
-
-    def _has(self, index: int, trait: str) -> bool:
-        """Whether a binding calls an operator with a trait."""
-        traits = self.traits[index]
-        return traits is not None and bool(getattr(traits, trait))
 
     def _fits_rows(self, index: int, anchor: int) -> bool:
         """Whether a binding can work on the rows of a kernel, which may be heads of a token.
@@ -124,24 +118,24 @@ class _FunctionFuser:
 
     def _accepts(self, group: _Group, index: int) -> bool:
         """Whether a kernel goes on with what a binding computes of its result."""
-        if self._has(index, "elementwise") or self._halves(index):
-            return self._has(group.anchor, "takes_epilogue")
+        if self.traits[index].elementwise or self._halves(index):
+            return self.traits[group.anchor].takes_epilogue
         anchor = self.bindings[group.anchor].value
-        return self._has(group.anchor, "row_statistics") and rows_per_token(anchor) == 1
+        return self.traits[group.anchor].row_statistics and rows_per_token(anchor) == 1
 
     def _halves(self, index: int) -> bool:
         """Whether a binding is a run of a product's sums that its kernel can find by itself.
 
         Nothing but runs of one width, of whole vectors, may be read of them.
         """
-        if not self.columns or not self._has(index, "view"):
+        if not self.columns or not self.traits[index].view:
             return False
         (operand,) = variables(self.bindings[index].value)
         product = self.position.get(operand, -1)
         users = self.users[operand]
-        if product < 0 or not self._has(product, "matrix_product") or operand in self.escaping:
+        if product < 0 or not self.traits[product].matrix_product or operand in self.escaping:
             return False
-        if not all(self._has(user, "view") for user in users):
+        if not all(self.traits[user].view for user in users):
             return False
         channels = int(operand.ty.shape.values[-1])
         views: list[Any] = [operator_of(self.bindings[user].value) for user in users]
@@ -155,7 +149,7 @@ class _FunctionFuser:
         -1 where it starts from inputs of the function: such a chain can run anywhere.
         """
         index = self.position.get(var, -1)
-        while index >= 0 and self._has(index, "elementwise"):
+        while index >= 0 and self.traits[index].elementwise:
             operands = [
                 self.position[operand]
                 for operand in variables(self.bindings[index].value)
@@ -168,23 +162,23 @@ class _FunctionFuser:
         """Bindings that move into what they feed: a change of scale → sum, a view → its reader."""
         owner: dict[int, int] = {}
         for index, traits in enumerate(self.traits):
-            if traits is None:
+            if not is_integer_op(self.bindings[index].value):
                 continue
             operands = operands_of(self.bindings[index].value)
             for name in traits.reads_views:
                 at = self.position.get(operands[name])
-                if at is not None and self._has(at, "view") and self._private(at):
+                if at is not None and self.traits[at].view and self._private(at):
                     owner[at] = index
             if not traits.sums:
                 continue
             left, right = operands.values()
             candidates = [left if self._root(left) < self._root(right) else right]
             made = [self.position[side] for side in (left, right) if side in self.position]
-            if all(self._has(at, "lookup") for at in made):
+            if all(self.traits[at].lookup for at in made):
                 candidates = [left, right]
             for var in candidates:
                 at = self.position.get(var)
-                if at is not None and self._private(at) and self._has(at, "rescales"):
+                if at is not None and self._private(at) and self.traits[at].rescales:
                     owner[at] = index
         return owner
 
@@ -208,7 +202,7 @@ class _FunctionFuser:
             return positions
 
         for index, traits in enumerate(self.traits):
-            if index in owner or traits is None:
+            if index in owner or not is_integer_op(self.bindings[index].value):
                 continue
             group = None
             if traits.elementwise or traits.joins_rows or self._halves(index):
@@ -238,7 +232,7 @@ class _FunctionFuser:
 
     def _merged_into_norms(self, groups: list[_Group]) -> list[_Group]:
         """Move groups whose values only a LayerNorm's group reads into that."""
-        norms = [group for group in groups if self._has(group.anchor, "row_statistics")]
+        norms = [group for group in groups if self.traits[group.anchor].row_statistics]
         rest = [group for group in groups if group not in norms]
         for norm in norms:
             # The last first: one that another feeds must be inside before that is looked at.
@@ -254,7 +248,7 @@ class _FunctionFuser:
         inside = {*group.members, *norm.members}
         own = [self.bindings[at].var for at in group.members]
         return (
-            all(self._has(at, "elementwise") or self._counts_places(at) for at in group.members)
+            all(self.traits[at].elementwise or self._counts_places(at) for at in group.members)
             and not any(var in self.escaping for var in own)
             and all(user in inside for var in own for user in self.users[var])
             and any(user in norm.members for var in own for user in self.users[var])
@@ -272,7 +266,7 @@ class _FunctionFuser:
         """Build the private function of a group; return it, its arguments and its results."""
         members = sorted(group.members)
         inside = {self.bindings[index].var for index in members}
-        views = {at for at in members if self._has(at, "view")}
+        views = {at for at in members if self.traits[at].view}
         views = {at for at in views if self.bindings[at].value.args[0] not in inside}
         split = {self.bindings[at].value.args[0] for at in views}
         arguments: list[relax.Var] = []

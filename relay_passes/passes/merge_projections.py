@@ -10,7 +10,7 @@ from tvm import relax
 
 from .. import integer
 from ..dialect.calls import operands_of, with_attributes, with_operands
-from ..integer.relax_ops import operator_of, traits_of
+from ..integer.relax_ops import is_integer_op, operator_of, traits_of
 from .program import (
     IntegerProgram,
     Rewriter,
@@ -128,8 +128,8 @@ class _Merger(Rewriter):
         self.in_place: dict[relax.Var, int] = defaultdict(int)
         for binding in bindings(self.function):
             traits = traits_of(binding.value)
-            operands = operands_of(binding.value) if traits is not None else {}
-            views = [operands[name] for name in (traits.reads_views if traits is not None else ())]
+            operands = operands_of(binding.value) if is_integer_op(binding.value) else {}
+            views = [operands[name] for name in traits.reads_views]
             for operand in variables(binding.value):
                 self.readers[operand] += 1
             for operand in views:
@@ -196,10 +196,9 @@ class _Merger(Rewriter):
 
     def _read_in_place(self, binding: relax.VarBinding) -> list[relax.Expr]:
         """What a binding, and what makes its operands from such an operand, reads in place."""
-        traits = traits_of(binding.value)
-        operands = operands_of(binding.value) if traits is not None else {}
+        operands = operands_of(binding.value) if is_integer_op(binding.value) else {}
         found: list[relax.Expr] = []
-        for name in () if traits is None else traits.reads_views:
+        for name in traits_of(binding.value).reads_views:
             maker = self.made_by.get(operands[name])
             further = [] if maker is None else self._read_in_place(maker)
             found += further or [operands[name]]
@@ -207,8 +206,7 @@ class _Merger(Rewriter):
 
     def _meeting(self, binding: relax.VarBinding) -> list[_Projection]:
         """Both layers whose sums an elementwise operation brings together; none elsewhere."""
-        traits = traits_of(binding.value)
-        if traits is None or not traits.elementwise:
+        if not traits_of(binding.value).elementwise:
             return []
         values = _operands(binding.value, constants=False).values()
         found = [self._sums_behind(value) for value in values]
@@ -222,7 +220,7 @@ class _Merger(Rewriter):
         maker = self.made_by.get(value)
         while maker is not None and self.readers[maker.var] == 1:
             traits = traits_of(maker.value)
-            if traits is None or not (traits.matrix_product or traits.elementwise):
+            if not (traits.matrix_product or traits.elementwise):
                 return None
             if traits.matrix_product:
                 return _Projection((maker,))
@@ -231,18 +229,16 @@ class _Merger(Rewriter):
 
     def _projection(self, operand: relax.Expr) -> _Projection | None:
         requantised = self.made_by.get(operand)
-        traits = None if requantised is None else traits_of(requantised.value)
-        if requantised is None or traits is None or not traits.merges:
+        if requantised is None or not traits_of(requantised.value).merges:
             return None
         steps = [requantised]
-        while traits is not None and traits.merges:
+        while traits_of(steps[0].value).merges:
             source = self.made_by.get(operands_of(steps[0].value)["x"])
-            traits = None if source is None else traits_of(source.value)
-            if source is None or traits is None or self.readers[source.var] != 1:
+            if source is None or self.readers[source.var] != 1:
                 return None
             steps.insert(0, source)
         in_place = self.in_place[operand] == self.readers[operand]
-        product = traits is not None and traits.matrix_product
+        product = traits_of(steps[0].value).matrix_product
         return _Projection(tuple(steps)) if in_place and product else None
 
     def _without_shared_weights(

@@ -87,7 +87,7 @@ class _Offsetter(Rewriter):
     def _moves(self, var: relax.Var, call: relax.Expr) -> bool:
         """Tell whether a value can be stored with the offset by the operator that makes it."""
         traits = traits_of(call)
-        if traits is None or not traits.offsets or var in self.escaping:
+        if not traits.offsets or var in self.escaping:
             return False
         dtype = str(var.ty.dtype)
         return (
@@ -150,8 +150,7 @@ class _Offsetter(Rewriter):
 
 
 def _is_product(call: relax.Expr) -> bool:
-    traits = traits_of(call)
-    return traits is not None and traits.matrix_product
+    return traits_of(call).matrix_product
 
 
 def _narrow(bias: np.ndarray, layer: str) -> np.ndarray:

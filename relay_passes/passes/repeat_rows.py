@@ -53,7 +53,7 @@ class _Repeater(Rewriter):
         self.dropped: set[relax.Var] = set()
         for binding in bindings(self.function):
             traits = traits_of(binding.value)
-            if traits is not None and traits.gathers_channels:
+            if traits.gathers_channels:
                 self._move(binding)
 
     def repeated(self) -> IntegerProgram:
@@ -81,7 +81,7 @@ class _Repeater(Rewriter):
         """Values to compute with other channels in place of one; None where it cannot be."""
         call = self.made_by.get(value)
         traits = traits_of(call)
-        if self.readers[value] != 1 or traits is None:
+        if self.readers[value] != 1:
             return None
         if traits.matrix_product:
             return [value]

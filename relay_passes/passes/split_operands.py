@@ -87,6 +87,5 @@ class _Splitter(Rewriter):
 
 
 def _multiplies_short(call: relax.Expr) -> bool:
-    traits = traits_of(call)
-    product = traits is not None and traits.matrix_product
+    product = traits_of(call).matrix_product
     return product and str(operands_of(call)["x"].ty.dtype) == "int16"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from ...dialect.arrays import Floats, Ids
 from ...dialect.distances import UNBOUNDED
 from ...dialect.heads import shares_heads
 from ...dialect.record import Dims, Operand
+from ...dialect.types import Dim
 from ..errors import CanonicalError
 from ..operator import FLOAT, CanonicalOperator, mask_operand
 
@@ -120,7 +120,7 @@ class Attention(CanonicalOperator):
                     "give keys as many heads as queries",
                 )
 
-    def _check_positions(self, distances: int, length: Any) -> None:
+    def _check_positions(self, distances: int, length: Dim) -> None:
         short = isinstance(length, int) and length > (distances + 1) // 2
         if not distances % 2 or short:
             raise CanonicalError(
@@ -130,7 +130,7 @@ class Attention(CanonicalOperator):
                 "give vectors for sequences as long as the model takes",
             )
 
-    def _check_bias(self, heads: int, extents: tuple[int, ...], length: Any) -> None:
+    def _check_bias(self, heads: int, extents: tuple[int, ...], length: Dim) -> None:
         entries = extents[-1]
         positions, odd = (entries, True) if len(extents) == 2 else ((entries + 1) // 2, entries % 2)
         short = isinstance(length, int) and length > positions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ...dialect.distances import UNBOUNDED
 from ...dialect.heads import shares_heads
@@ -18,10 +17,10 @@ from ...spec.short_requantise import requantise_short
 from ...spec.short_softmax import ShortExponential
 from ...spec.values import indicator, not_equal, select
 from ..checks import SHORT_DTYPES, check_bounds, check_shift, check_short_shift, choose
-from ..domain import Domain, Entry, Heads, Index, Tensor
+from ..domain import Condition, Domain, Entry, Heads, Index, T
 from ..operator import Operator
 from ..traits import Traits
-from ..types import MASK, TensorType, static
+from ..types import MASK, Dim, TensorType, static
 
 SOFTMAX_MODES = ("short", "normalised")
 EXPONENTIALS = {
@@ -189,7 +188,7 @@ class Attention(Operator):
         batch, queries, channels = static(types["q"].shape)
         return 2 * batch * queries * static(types["k"].shape)[1] * channels
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         heads = domain.heads(self, operands)
         if isinstance(self.exponential, ShortExponential):
             context = self._short(heads, self.exponential)
@@ -204,14 +203,14 @@ class Attention(Operator):
 
         return heads.output(entry, operands["multiplier"], self.dtype)
 
-    def changed_scores(self, heads: Heads, products: Tensor) -> Tensor | None:
+    def changed_scores(self, heads: Heads[T], products: T) -> T | None:
         """Scores [batch, head, query, key] where they are something else than products.
 
         Before terms are added to them and keys masked. None here.
         """
         return None
 
-    def _short(self, heads: Heads, k: ShortExponential) -> Callable[..., Entry]:
+    def _short(self, heads: Heads[T], k: ShortExponential) -> Callable[..., Entry]:
         """u8 exponentials times V, divided by the row's sum once per entry of the context."""
         products = heads.products()
         short_softmax.check_scores(*heads.score_bounds)
@@ -267,7 +266,7 @@ class Attention(Operator):
             products_v(b, h, i, d), bits[b, h, i], factor[b, h, i], heads.wide_values
         )
 
-    def _normalised(self, heads: Heads, k: Exponential) -> Callable[..., Entry]:
+    def _normalised(self, heads: Heads[T], k: Exponential) -> Callable[..., Entry]:
         """Probabilities of 8 bits, as published, times V."""
         products = heads.products()
         softmax.check_scores(*heads.score_bounds)
@@ -293,7 +292,7 @@ class Attention(Operator):
         scores = heads.per_score("scores", score)
         top = heads.row_max("row_max", scores)
 
-        def kept(b: Index, h: Index, i: Index, j: Index) -> Any:
+        def kept(b: Index, h: Index, i: Index, j: Index) -> Condition:
             if near is None:
                 return heads.kept_key(b, j)
             return not_equal(scores[b, h, i, j], softmax.MASKED_SCORE)
@@ -317,7 +316,7 @@ class Attention(Operator):
         return lambda b, h, i, d: softmax.context_of_probabilities(products_v(b, h, i, d))
 
 
-def _positions_lacking(positions: int, length: Any) -> int:
+def _positions_lacking(positions: int, length: Dim) -> int:
     """How many more positions a static length has than a bias; symbolic ones are bound later."""
     return length - positions if positions and isinstance(length, int) else 0
 
@@ -354,7 +353,7 @@ class CappedAttention(Attention):
                     "derive the cap with ScoreCap.from_scale",
                 )
 
-    def changed_scores(self, heads: Heads, products: Tensor) -> Tensor:
+    def changed_scores(self, heads: Heads[T], products: T) -> T:
         """Capped products."""
 
         def capped(b: Index, h: Index, i: Index, j: Index) -> Entry:

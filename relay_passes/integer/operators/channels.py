@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...dialect.record import Dims, Operand
 from ...errors import LoweringError
-from ..domain import Domain, Entry, Index, Tensor
+from ..domain import Domain, Entry, Index, T
 from ..operator import Operator
 from ..traits import Traits
 from ..types import DTYPES, NARROW, Dim, TensorType
@@ -62,7 +62,7 @@ class SplitChannels(Operator):
         width = channels // self.parts
         return self.index * width, width
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
         *leading, channels = x.shape
         first, width = self.run_of(channels)
@@ -117,7 +117,7 @@ class ChannelRun(Operator):
         """First channel and number of channels, of so many."""
         return self.first, self.channels
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
         return domain.define(
             "run_of_channels",
@@ -146,7 +146,7 @@ class GatherChannels(Operator):
         """That of x."""
         return types["x"].dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x, channels = operands["x"], operands["channels"]
         *leading, count = x.shape
 
@@ -172,7 +172,7 @@ class Concatenate(Operator):
         """[..., C + D]."""
         return (*dims["..."], dims["C"] + dims["D"])
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         a, b = operands["a"], operands["b"]
         rows, first = a.shape
         second = b.shape[1]

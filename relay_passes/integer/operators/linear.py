@@ -10,7 +10,7 @@ from ...dialect.record import Dims, Operand
 from ...spec import parts, row_scale
 from ...spec.values import absolute, maximum
 from ..checks import check_attribute, check_bounds, choose
-from ..domain import Domain, Entry, Index, Tensor
+from ..domain import Domain, Entry, Index, T
 from ..operator import Elementwise, Operator, per_channel
 from ..traits import Traits
 from ..types import NARROW, Dim, TensorType, static
@@ -37,7 +37,7 @@ class Linear(Operator):
         """All entries of x with all rows of the weight."""
         return math.prod(static(types["x"].shape)) * static(types["weight"].shape)[0]
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         return domain.linear(operands["x"], operands["weight"], operands["bias"])
 
 
@@ -104,7 +104,7 @@ class RowMagnitude(Operator):
         """One number of each row."""
         return (*dims["..."], 1)
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
         rows, channels = x.shape
         largest = domain.max(
@@ -145,7 +145,7 @@ class QuantiseRows(Operator):
     def __post_init__(self) -> None:
         check_bounds(self, ("int8", "uint8"))
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """The reciprocal of each row, then its entries."""
         x, magnitude = operands["x"], operands["magnitude"]
         rows, channels = x.shape
@@ -208,7 +208,7 @@ class ScaleRows(Operator):
     def __post_init__(self) -> None:
         check_attribute(self, "shift", 0, MOST_SHIFTED)
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x, magnitude, bias = (operands[name] for name in ("x", "magnitude", "bias"))
 
         def entry(row: Index, channel: Index) -> Entry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Generic
 
 from ...dialect.heads import BY_CHANNEL_OF_ROW, norm_rows
 from ...dialect.record import Dims, Operand, flattened
@@ -21,7 +21,7 @@ from ...spec.released import layer_norm as released_norm
 from ...spec.short_layer_norm import ShortLayerNorm
 from ...spec.values import known
 from ..checks import SHORT_DTYPES, STORAGE_DTYPES, check_bounds, check_shift
-from ..domain import Domain, Entry, Index, Tensor
+from ..domain import Domain, Entry, Index, T
 from ..operator import Operator
 from ..traits import Traits
 from ..types import NARROW, TensorType
@@ -30,7 +30,7 @@ Function = Callable[..., Entry]
 _TRAITS = Traits(per_token=True, row_statistics=True)
 
 
-class Rows:
+class Rows(Generic[T]):
     """The rows of an operand, and unless they are taken as they are, their sums and means.
 
     Parameters
@@ -54,18 +54,19 @@ class Rows:
 
     def __init__(
         self,
-        domain: Domain,
-        x: Tensor,
+        domain: Domain[T],
+        x: T,
         bounded: Function,
         deviation: Function | None = None,
         mean_of: Function = layer_norm.mean_of,
     ) -> None:
         self.domain = domain
-        self.rows, self.channels = self.shape = x.shape
+        self.rows, self.channels = x.shape
+        self.shape = self.rows, self.channels
         self.bounded: Function = lambda row, channel: bounded(x[row, channel])
         self.deviation: Function = self.bounded
-        self.total: Tensor | None = None
-        self.mean: Tensor | None = None
+        self.total: T | None = None
+        self.mean: T | None = None
         if deviation is None:
             return
         self.total = domain.sum("sum", (self.rows,), self.channels, self.bounded)
@@ -73,7 +74,7 @@ class Rows:
         self.mean = mean
         self.deviation = lambda row, channel: deviation(self.bounded(row, channel), mean[row])
 
-    def sum(self, name: str, term: Function) -> Tensor:
+    def sum(self, name: str, term: Function) -> T:
         """Define the sum over each row of ``term(deviation)``."""
         return self.domain.sum(
             name,
@@ -82,7 +83,7 @@ class Rows:
             lambda row, channel: term(self.deviation(row, channel)),
         )
 
-    def number(self, name: str, function: Function, *of: Tensor, dtype: str = "int32") -> Tensor:
+    def number(self, name: str, function: Function, *of: T, dtype: str = "int32") -> T:
         """Define a number of each row, a function of others."""
         return self.domain.define(
             name, (self.rows,), lambda row: function(*(number[row] for number in of)), dtype
@@ -91,16 +92,16 @@ class Rows:
     def normalised(
         self,
         function: Function,
-        numbers: tuple[Tensor, ...],
-        constants: tuple[Tensor, ...],
+        numbers: tuple[T, ...],
+        constants: tuple[T, ...],
         dtype: str,
-    ) -> Tensor:
+    ) -> T:
         """Define the result by ``function(deviation, *numbers, *constants)``, these by channel.
 
         Rows that are heads of a token read the constants of their head, or share one row of them.
         """
 
-        def of_row(constant: Tensor, row: Index, channel: Index) -> Entry:
+        def of_row(constant: T, row: Index, channel: Index) -> Entry:
             if len(constant.shape) == 1:
                 return constant[channel]
             heads = constant.shape[0]
@@ -118,7 +119,7 @@ class Rows:
         )
 
 
-def wide_inverse(row: Rows, constants: LayerNormConstants) -> Tensor:
+def wide_inverse(row: Rows[T], constants: LayerNormConstants) -> T:
     """Define the inverse root of each row's mean square, for inputs of 21 bits; int64."""
     squares = row.sum("square_sum", layer_norm.square)
     half = row.number("half_bits", lambda v: layer_norm.root_half_bits(v, constants), squares)
@@ -131,7 +132,7 @@ def wide_inverse(row: Rows, constants: LayerNormConstants) -> Tensor:
     )
 
 
-def short_inverse(row: Rows, constants: ShortLayerNorm) -> tuple[Tensor, Tensor]:
+def short_inverse(row: Rows[T], constants: ShortLayerNorm) -> tuple[T, T]:
     """Define the bits of each row's root and its reciprocal, for inputs of 15 bits."""
     norm, k = short_layer_norm, constants
     squares = row.domain.square_sum("square_sum", row.bounded, row.total, row.mean, row.shape)
@@ -219,13 +220,13 @@ class ScaledNorm(Operator):
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         return self.dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """Statistics of a row, then its normalised entries."""
         x, k = operands["x"], self.constants
         requantised = {"shift": self.shift, "low": self.low, "high": self.high}
         centred = "offset" in operands
         by_channel = tuple(operands[name] for name in ("gain", "offset") if name in operands)
-        numbers: tuple[Tensor, ...]
+        numbers: tuple[T, ...]
         normalise: Function
         if isinstance(k, ShortLayerNorm):
             deviation = short_layer_norm.deviation if centred else None
@@ -339,7 +340,7 @@ class ReleasedLayerNorm(Operator):
     dtype = "int64"
     TRAITS = _TRAITS
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """Statistics of a row, then its normalised entries."""
         x, k = operands["x"], self.constants
 

@@ -10,7 +10,7 @@ from ...dialect.windows import count
 from ...errors import LoweringError
 from ..borders import Axis, filled
 from ..checks import check_attribute
-from ..domain import Domain, Entry, Index, Tensor
+from ..domain import Domain, Entry, Index, T
 from ..operator import Operator
 from ..types import LARGEST_INDEX, Dim, TensorType, dtype_bounds
 
@@ -56,7 +56,7 @@ class Patches(Operator):
         """That of the pixels."""
         return types["pixel_values"].dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """Gather pixels patch by patch."""
         pixels = operands["pixel_values"]
         batch, channels, height, width = pixels.shape
@@ -141,7 +141,7 @@ class Windows(Operator):
         check_attribute(self, "zero_point", *dtype_bounds(dtype))
         return dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """Gather pixels window by window."""
         pixels, batch = operands["pixel_values"], domain.batch
         by_rows = len(pixels.shape) == 4  # features are seen as [b P, W]

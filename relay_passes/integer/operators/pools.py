@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar, Generic
 
 from ...dialect.record import Dims, Operand, flattened
 from ...errors import LoweringError
@@ -14,7 +14,7 @@ from ...spec.short_requantise import requantise_short
 from ...spec.short_softmax import ShortExponential
 from ...spec.values import Ranged, indicator, known, not_equal, select
 from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_shift, check_short_shift
-from ..domain import Domain, Entry, Index, Tensor
+from ..domain import Condition, Domain, Entry, Index, T
 from ..operator import Operator
 from ..traits import Traits
 from ..types import LARGEST_INDEX, MASK, NARROW, TensorType, dtype_bounds
@@ -48,7 +48,7 @@ class ScaledPool(Operator):
         check_attribute(self, "fraction_bits", 0, 15)
 
 
-class Tokens:
+class Tokens(Generic[T]):
     """The tokens of an operand [batch, seq_len, channels], by sequence, channel and position.
 
     Parameters
@@ -71,7 +71,7 @@ class Tokens:
     """
 
     def __init__(
-        self, domain: Domain, x: Tensor, mask: Tensor | None = None, slots: Tensor | None = None
+        self, domain: Domain[T], x: T, mask: T | None = None, slots: T | None = None
     ) -> None:
         self.domain, self.x, self.mask, self.slots = domain, x, mask, slots
         self.shape = (domain.batch, x.shape[1])
@@ -81,7 +81,7 @@ class Tokens:
         """One entry; of a token that is not kept, any of x."""
         return self.x[self.domain.row_of_token(self.x, self.slots, batch, token), channel]
 
-    def kept(self, batch: Index, token: Index) -> Any:
+    def kept(self, batch: Index, token: Index) -> Condition:
         """Whether the mask keeps a token: a condition. There must be a mask."""
         assert self.mask is not None
         return not_equal(self.mask[batch, token], 0)
@@ -90,7 +90,7 @@ class Tokens:
         """1 for a token that counts, else 0."""
         return 1 if self.mask is None else indicator(self.kept(batch, token))
 
-    def sum(self) -> Tensor:
+    def sum(self) -> T:
         """Define the sum of the tokens that count, [batch, channels], int32."""
         return self.domain.sum(
             "token_sum",
@@ -100,7 +100,7 @@ class Tokens:
             "int32",
         )
 
-    def count(self) -> Tensor:
+    def count(self) -> T:
         """Define their number, [batch], int32."""
         rows = self.shape[:1]
         if self.mask is None:
@@ -116,7 +116,7 @@ class MeanPool(ScaledPool):
 
     OP = "integer.mean_pool"
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """Sum of the tokens, their count, one division per sequence."""
         tokens = Tokens(domain, **operands)
         total, count = tokens.sum(), tokens.count()
@@ -143,7 +143,7 @@ class WeightedMeanPool(ScaledPool):
 
     OP = "integer.weighted_mean_pool"
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """Sum of the weighted tokens and of their weights, one division per channel."""
         tokens = Tokens(domain, **operands)
 
@@ -175,7 +175,7 @@ class SqrtMeanPool(ScaledPool):
 
     OP = "integer.sqrt_mean_pool"
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """Sum of the tokens, the root of their count, one division per channel."""
         tokens = Tokens(domain, **operands)
         total, count = tokens.sum(), tokens.count()
@@ -208,7 +208,7 @@ class MaxPool(Operator):
     RESULT = "b C"
     dtype = "int32"
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """Maximum of the tokens, with the least number of the type in the place of padding."""
         tokens = Tokens(domain, **operands)
         if tokens.mask is None:
@@ -250,7 +250,7 @@ class LastToken(Operator):
         """That of x."""
         return types["x"].dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         """The largest position that is kept, then its token."""
         tokens = Tokens(domain, **operands)
 
@@ -307,7 +307,7 @@ class SelectToken(Operator):
         """That of x."""
         return types["x"].dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x, slots = operands["x"], operands.get("slots")
         return domain.define(
             "selected",
@@ -376,7 +376,7 @@ class AttentionPool(Operator):
                 "give a score for each head",
             )
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         multiplier = operands.pop("multiplier")
         pool = _Pool(domain, **operands)
         if isinstance(self.exponential, ShortExponential):
@@ -395,16 +395,16 @@ class AttentionPool(Operator):
         return domain.define("attended", pool.shape, entry, self.dtype)
 
 
-class _Pool:
+class _Pool(Generic[T]):
     """The operands by sequence, head and token."""
 
     def __init__(
         self,
-        domain: Domain,
-        scores: Tensor,
-        v: Tensor,
-        mask: Tensor | None = None,
-        slots: Tensor | None = None,
+        domain: Domain[T],
+        scores: T,
+        v: T,
+        mask: T | None = None,
+        slots: T | None = None,
     ) -> None:
         self.domain, self.scores, self.v, self.mask, self.slots = domain, scores, v, mask, slots
         self.heads = scores.shape[1]
@@ -417,12 +417,12 @@ class _Pool:
         """Of a token that is not kept, any."""
         return self.scores[self.domain.row_of_token(self.scores, self.slots, b, j), h]
 
-    def kept(self, b: Index, j: Index) -> Any:
+    def kept(self, b: Index, j: Index) -> Condition:
         """Whether the mask keeps a token: a condition. There must be a mask."""
         assert self.mask is not None
         return not_equal(self.mask[b, j], 0)
 
-    def products(self, weights: Tensor) -> Tensor:
+    def products(self, weights: T) -> T:
         """Define the sum of the values with these weights [b, s, H]."""
         width = self.shape[1] // self.heads
 
@@ -432,13 +432,13 @@ class _Pool:
 
         return self.domain.sum("context", self.shape, self.length, term, "int32")
 
-    def of_head(self, stage: Tensor) -> Callable[[Index, Index], Entry]:
+    def of_head(self, stage: T) -> Callable[[Index, Index], Entry]:
         """A stage by head, as a function of a sequence and a channel."""
         width = self.shape[1] // self.heads
         return lambda b, c: stage[b, c // width]
 
 
-def _short(pool: _Pool, k: ShortExponential) -> Callable[[Index, Index], Entry]:
+def _short(pool: _Pool[T], k: ShortExponential) -> Callable[[Index, Index], Entry]:
     """u8 exponentials times V, divided by their sum once per channel."""
     domain = pool.domain
 
@@ -473,7 +473,7 @@ def _short(pool: _Pool, k: ShortExponential) -> Callable[[Index, Index], Entry]:
     return lambda b, c: short_softmax.context_of(products[b, c], bits_of(b, c), factor_of(b, c))
 
 
-def _normalised(pool: _Pool, k: Exponential) -> Callable[[Index, Index], Entry]:
+def _normalised(pool: _Pool[T], k: Exponential) -> Callable[[Index, Index], Entry]:
     """Probabilities of 8 bits, as published, times V."""
     domain = pool.domain
 

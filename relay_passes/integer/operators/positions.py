@@ -13,7 +13,7 @@ from ...spec.distance_term import FRACTION_BITS
 from ...spec.short_requantise import requantise_short
 from ...spec.values import indicator, not_equal, select, shift_right_round, short
 from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_short_shift, choose
-from ..domain import Domain, Entry, Index, Tensor
+from ..domain import Domain, Entry, Index, T
 from ..operator import Operator, per_channel
 from ..traits import Traits
 from ..types import INDEX, LARGEST_INDEX, Dim, TensorType, static
@@ -58,7 +58,7 @@ class PositionIds(Operator):
         """Longest sequence whose positions are rows of a table."""
         return rows - (self.offset if self.kind == "absolute" else self.padding_index + 1)
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         ids = operands["input_ids"]
         batch, seq_len = ids.shape
         if self.kind == "absolute":
@@ -144,7 +144,7 @@ class Rotate(Operator):
         """As many tokens as the table has rows."""
         return static(types["table"].shape)[0]
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x, table, multiplier = (operands[name] for name in ("x", "table", "multiplier"))
         rows, channels = x.shape
         width, angles = channels // self.num_heads, table.shape[1] // 2
@@ -240,7 +240,7 @@ class DistanceProducts(Operator):
         batch, length, channels = static(types["x"].shape)
         return batch * length * length * channels
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         products = domain.distance_products(operands["x"], operands["table"], self.num_heads)
 
         def entry(b: Index, i: Index, h: Index, j: Index) -> Entry:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...dialect.record import Dims, Operand
 from ...errors import LoweringError
-from ..domain import Domain, Entry, Index, Tensor
+from ..domain import Domain, Entry, Index, T
 from ..operator import Operator, Serial
 from ..traits import Traits
 from ..types import MASK, NARROW, Dim, TensorType
@@ -192,7 +192,7 @@ class PackTokens(Operator):
         """That of x."""
         return types["x"].dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x, tokens = operands["x"], operands["tokens"]
         seq_len = x.shape[1]
 

@@ -8,7 +8,7 @@ from ...dialect.record import Operand
 from ...spec.short_requantise import saturating_sum
 from ...spec.values import saturate_short
 from ..checks import check_bounds
-from ..domain import Domain, Entry, Tensor
+from ..domain import Domain, Entry, T
 from ..operator import Elementwise, Operator
 from ..traits import Traits
 from ..types import NARROW
@@ -81,7 +81,7 @@ class AddPositions(Operator):
     dtype = "int32"
     TRAITS = Traits(elementwise=True)
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x, table = operands["x"], operands["table"]
         length = table.shape[0]
         return domain.define(

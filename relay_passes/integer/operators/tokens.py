@@ -12,7 +12,7 @@ from ...spec.fixed_point import requantise
 from ...spec.values import not_equal, select
 from ..borders import Axis, filled
 from ..checks import check_attribute, check_shift
-from ..domain import Domain, Entry, Index, Tensor
+from ..domain import Domain, Entry, Index, T
 from ..operator import Operator, per_channel
 from ..traits import Traits
 from ..types import INDEX, LARGEST_INDEX, MASK, NARROW, Dim, TensorType
@@ -46,7 +46,7 @@ class Embedding(Operator):
     def __post_init__(self) -> None:
         check_shift(self)
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         ids, table, multiplier = (operands[name] for name in ("ids", "table", "multiplier"))
         (batch, seq_len), (rows, channels) = ids.shape, table.shape
 
@@ -74,7 +74,7 @@ class MaskTokens(Operator):
         """That of x."""
         return types["x"].dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x, mask, slots = operands["x"], operands["mask"], operands.get("slots")
         seq_len = mask.shape[1]
 
@@ -98,7 +98,7 @@ class PrependTokens(Operator):
         """[b, s + n, C]."""
         return (dims["b"], dims["s"] + dims["N"], dims["C"])
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x, tokens = operands["x"], operands["tokens"]
         count, channels = tokens.shape
         old = x.shape[0] // domain.batch
@@ -138,7 +138,7 @@ class ShiftTokens(Operator):
         """That of x."""
         return types["x"].dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
         length = x.shape[0] // domain.batch
 
@@ -194,7 +194,7 @@ class SliceTokens(Operator):
         """That of x."""
         return types["x"].dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
         length = x.shape[0] // domain.batch
 
@@ -262,7 +262,7 @@ class UnfoldTokens(Operator):
         """That of x."""
         return types["x"].dtype
 
-    def body(self, domain: Domain, **operands: Tensor) -> Tensor:
+    def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
         length, channels = x.shape[0] // domain.batch, x.shape[1]
         rows = self._count(length)

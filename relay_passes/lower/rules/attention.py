@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from ... import integer
 from ...canonical.operators.attention import Attention
+from ...dialect.arrays import Reals
 from ...dialect.calls import operands_of
 from ...errors import LoweringError, RangeError
 from ...quantization_table import ActivationQuant
@@ -111,7 +111,7 @@ def _term(
     return context.emit(integer.distance_products(x.var, entries, **attributes))
 
 
-def context_scale(node: Node[Attention], v: Form) -> NDArray[np.float64]:
+def context_scale(node: Node[Attention], v: Form) -> Reals:
     """Scale of the values' 8 bits by channel of the context, whose heads may share the values'."""
     bytes_ = np.ldexp(v.scale, short_softmax.VALUE_BITS) if is_wide(v) else v.scale
     return bytes_ if v.per_tensor else _by_context(node, bytes_)
@@ -122,7 +122,7 @@ def is_wide(v: Form) -> bool:
     return str(v.var.ty.dtype) == "int16"
 
 
-def _by_context(node: Node[Attention], of_values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _by_context(node: Node[Attention], of_values: Reals) -> Reals:
     """Numbers of the values' channels by channel of the context."""
     channels, heads = int(node.call.ty.shape.values[-1]), node.operator.num_heads
     by_head = of_values.reshape(-1, channels // heads)
@@ -130,7 +130,7 @@ def _by_context(node: Node[Attention], of_values: NDArray[np.float64]) -> NDArra
 
 
 def context_factors(
-    ratio: NDArray[np.float64], preset: Preset, quant: ActivationQuant
+    ratio: Reals, preset: Preset, quant: ActivationQuant
 ) -> ShortFactors | DyadicVector:
     """Requantisation of the context, whose values have fraction bits, from V's to its own scale.
 

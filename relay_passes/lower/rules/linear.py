@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...canonical.operators.linear import Linear
+from ...dialect.arrays import Reals
 from ...errors import LoweringError, RangeError
 from ...integer.intervals import check_accumulator, largest_partial_sum
 from ...quantization_table import ActivationQuant, WeightQuant
@@ -109,7 +110,7 @@ def _product(
     rows: WeightQuant,
     bias: NDArray[np.int64],
     parameter: str,
-    scale: NDArray[np.float64],
+    scale: Reals,
 ) -> Form:
     """Emit ``integer.linear``, whose bias is called `parameter`, if no accumulator can overflow."""
     check_accumulator(rows.values, bias, -source.magnitude, source.magnitude)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from tvm import relax
 
 from ... import integer
+from ...canonical.operator import CanonicalOperator
 from ...canonical.operators.sums import Add, AddPositions, AddRow, Multiply
 from ...errors import RangeError
 from ...quantization_table import STREAM_LIMIT, ActivationQuant
@@ -55,7 +55,7 @@ LEARNED_ROWS = Need(operands=(TERM,), result=(STREAM,), plain=True)
 """The value is read at the result's own stream scale."""
 
 
-def join_rows(node: Node[Any], magnitude: Callable[[int, int], int]) -> IntegerValue:
+def join_rows(node: Node[CanonicalOperator], magnitude: Callable[[int, int], int]) -> IntegerValue:
     """Lower an operator that joins a value and learned rows.
 
     The value is requantised to the result's own stream scale, as the terms of a sum are; the rows
