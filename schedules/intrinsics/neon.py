@@ -135,7 +135,7 @@ BODIES: dict[str, Callable[[int], str]] = {
 """What so many groups of products add to ``C[0:4]``, by the instruction's name."""
 
 
-def _smmla() -> str:
+def _smmla() -> list[str]:
     stores = []
     for pair in range(_LANES // 2):
         weights = f'B.vload([{2 * pair}, 0], dtype="int8x16")'
@@ -145,8 +145,8 @@ def _smmla() -> str:
             f'C.vload([{pair}, 0, 0], dtype="int32x4"), A.vload([0, 0], dtype="int8x16"), '
             f"{weights}))"
         )
-    return "\n        ".join(stores)
+    return stores
 
 
-MATRIX_BODIES: dict[str, str] = {"smmla": _smmla()}
+MATRIX_BODIES: dict[str, list[str]] = {"smmla": _smmla()}
 """Statements that add products of two rows by four columns to ``C[2, 2, 2]``."""

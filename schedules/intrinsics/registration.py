@@ -1,32 +1,132 @@
-"""The two functions of a tensor intrinsic, and telling TVM of it."""
+"""The two functions of a tensor intrinsic, and telling TVM of it.
+
+An intrinsic is described by loops over its operands A, B and C, the last of which it writes, and
+implemented by statements that compute the same.
+"""
 
 from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
 
 Sources = tuple[str, str]
 """Text of the description and of the implementation."""
 
+_FUNCTION = """
+@T.prim_func(s_tir=True)
+def {which}(
+    {parameters},
+) -> None:
+    with T.sblock("root"):
+        T.reads({reads})
+        T.writes({writes})
+        {body}
+"""
 
-def sources_of(template: str, description: str, implementation: str, **sizes: object) -> Sources:
-    """Fill in a template for both functions of an intrinsic, which differ in their bodies.
+_NEST = """for {loops} in T.grid({extents}):
+            with T.sblock("update"):
+                {axes} = T.axis.remap("{kinds}", [{loops}])
+                {statement}"""
+
+ANY_ROWS = "[T.int32(), 1]"
+"""Strides of rows that lie anywhere."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A buffer of an intrinsic.
+
+    Attributes
+    ----------
+    shape, dtype
+        Of the whole.
+    strides
+        In TVMScript; empty where entries lie one after the other.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: str = ""
+
+    def declared(self, name: str) -> str:
+        """Parameter of a function."""
+        strides = f", strides={self.strides}" if self.strides else ""
+        return f'{name}: T.Buffer({self.shape}, "{self.dtype}", offset_factor=1{strides})'
+
+    def region(self, name: str) -> str:
+        """All of it."""
+        return f"{name}[{', '.join(f'0:{size}' for size in self.shape)}]"
+
+    def start(self, name: str) -> str:
+        """Its address."""
+        return f"T.address_of({name}[{', '.join('0' for _ in self.shape)}])"
+
+
+def nest(statement: str, **extents: int) -> str:
+    """Loops round a statement; its axes are called v and the name of the loop.
 
     Parameters
     ----------
-    template
-        TVMScript with ``{which}`` and ``{body}``.
-    description, implementation
-        The bodies.
-    sizes
-        What else the template asks for; what it does not ask for is left out.
+    statement
+        In TVMScript. A loop of one iteration is none, to TVM: its axis is 0.
+    **extents
+        Of the loops by name, outermost first; loop ``k`` reduces.
     """
-    bodies = {"description": description, "implementation": implementation}
-    first, second = (
-        template.format(which=which, body=body, **sizes) for which, body in bodies.items()
+    loops = [name for name, extent in extents.items() if extent > 1]
+    return _NEST.format(
+        loops=", ".join(loops),
+        extents=", ".join(str(extents[name]) for name in loops),
+        axes=", ".join(f"v{name}" for name in loops),
+        kinds="".join("R" if name == "k" else "S" for name in loops),
+        statement=re.sub(
+            r"\bv([a-z])\b", lambda axis: axis[0] if axis[1] in loops else "0", statement
+        ),
     )
-    return first, second
 
 
+def sources_of(
+    operands: dict[str, Operand],
+    description: str,
+    implementation: list[str],
+    accumulates: bool = True,
+) -> Sources:
+    """Write both functions of an intrinsic.
+
+    Parameters
+    ----------
+    operands
+        By name: those that are read, and C, which is written, last.
+    description
+        Of `nest`.
+    implementation
+        Statements in TVMScript.
+    accumulates
+        Whether C is read as well.
+    """
+    regions = {name: operand.region(name) for name, operand in operands.items()}
+    written = regions.pop("C")
+    head = {
+        "parameters": ",\n    ".join(it.declared(name) for name, it in operands.items()),
+        "reads": ", ".join([*([written] if accumulates else []), *regions.values()]),
+        "writes": written,
+    }
+    return (
+        _FUNCTION.format(which="description", body=description, **head),
+        _FUNCTION.format(which="implementation", body="\n        ".join(implementation), **head),
+    )
+
+
+def called(function: str, operands: dict[str, Operand], *arguments: object) -> str:
+    """Statement that calls a function in C with the addresses of operands and other arguments."""
+    starts = [operand.start(name) for name, operand in operands.items()]
+    listed = ", ".join([f'"int32", "{function}"', *starts, *map(str, arguments)])
+    return f"T.evaluate(T.call_extern({listed}))"
+
+
+@cache
 def register(name: str, sources: Sources) -> str:
-    """Register an intrinsic with TVM, replacing one of the same name.
+    """Register an intrinsic with TVM, once; return its name.
 
     Parameters
     ----------
@@ -34,11 +134,6 @@ def register(name: str, sources: Sources) -> str:
         Name under which schedules use it.
     sources
         Text of the description and of the implementation.
-
-    Returns
-    -------
-    str
-        `name`.
     """
     from tvm.s_tir import TensorIntrin
     from tvm.script import from_source

@@ -6,32 +6,8 @@ numbers one by one, or looks bytes up in tables. Zipping says what ARM has an in
 
 from __future__ import annotations
 
-from functools import cache
-
-from .packing import LOADED_BYTES, key_packing_sources
-from .registration import Sources, register, sources_of
-
-_VALUES = """
-@T.prim_func(s_tir=True)
-def {which}(
-    A: T.Buffer(({depth}, {columns}), "int8", offset_factor=1, strides=[T.int32(), 1]),
-    C: T.Buffer(
-        ({blocks}, 1, {lanes}, {depth}),
-        "int8",
-        offset_factor=1,
-        strides=[T.int32(), {block}, {depth}, 1],
-    ),
-) -> None:
-    with T.sblock("root"):
-        T.reads(A[0:{depth}, 0:{columns}])
-        T.writes(C[0:{blocks}, 0, 0:{lanes}, 0:{depth}])
-        {body}
-"""
-
-_VALUES_BY_LOOPS = """for b, l, i in T.grid({blocks}, {lanes}, {depth}):
-            with T.sblock("update"):
-                vb, vl, vi = T.axis.remap("SSS", [b, l, i])
-                C[vb, 0, vl, vi] = A[vi, vb * {lanes} + vl]"""
+from .packing import LOADED_BYTES, key_rows, packed_keys
+from .registration import ANY_ROWS, Operand, Sources, nest, register, sources_of
 
 
 def interleaved(rows: list[str], count: int) -> list[str]:
@@ -64,21 +40,14 @@ def zipped_key_sources(lanes: int, depth: int) -> Sources:
 
     As `packing.key_packing_sources`, whose description it has.
     """
-    description, other = key_packing_sources(lanes, depth)
-    number, count = f"int{8 * depth}", LOADED_BYTES // depth
-    rows = [
-        f'T.reinterpret(A.vload([{row}, 0], dtype="int8x{LOADED_BYTES}"), dtype="{number}x{count}")'
-        for row in range(lanes)
-    ]
     stores = []
-    for place, vector in enumerate(interleaved(rows, count)):
+    for place, vector in enumerate(interleaved(key_rows(lanes, depth), LOADED_BYTES // depth)):
         group, rest = divmod(place * LOADED_BYTES, lanes * depth)
         stores.append(
             f"C.vstore([{group}, {rest // depth}, 0], "
             f'T.reinterpret({vector}, dtype="int8x{LOADED_BYTES}"))'
         )
-    head, _, _ = other.partition("        C.vstore")
-    return description, head + "        " + "\n        ".join(stores) + "\n"
+    return packed_keys(lanes, depth, stores)
 
 
 def zipped_value_sources(lanes: int, depth: int) -> Sources:
@@ -87,12 +56,9 @@ def zipped_value_sources(lanes: int, depth: int) -> Sources:
     ``C[b, 0, l, i] = A[i, b lanes + l]``: several blocks of columns, as many as a load has.
     """
     blocks, block = LOADED_BYTES // lanes, lanes * depth
-    shape = {
-        "blocks": blocks,
-        "block": block,
-        "columns": LOADED_BYTES,
-        "lanes": lanes,
-        "depth": depth,
+    operands = {
+        "A": Operand((depth, LOADED_BYTES), "int8", ANY_ROWS),
+        "C": Operand((blocks, 1, lanes, depth), "int8", f"[T.int32(), {block}, {depth}, 1]"),
     }
     rows = [f'A.vload([{row}, 0], dtype="int8x{LOADED_BYTES}")' for row in range(depth)]
     stored = min(block, LOADED_BYTES)
@@ -104,17 +70,16 @@ def zipped_value_sources(lanes: int, depth: int) -> Sources:
             if stored < LOADED_BYTES:
                 part = f"T.Shuffle([{vector}], {list(range(start, start + stored))})"
             stores.append(f"C.vstore([{number}, 0, {rest // depth}, 0], {part})")
-    loops = _VALUES_BY_LOOPS.format(**shape)
-    return sources_of(_VALUES, loops, "\n        ".join(stores), **shape)
+    statement = f"C[vb, 0, vl, vi] = A[vi, vb * {lanes} + vl]"
+    loops = nest(statement, b=blocks, l=lanes, i=depth)
+    return sources_of(operands, loops, stores, accumulates=False)
 
 
-@cache
 def zipped_key_intrinsic(lanes: int, depth: int) -> str:
-    """Register `zipped_key_sources` with TVM once; return the intrinsic's name."""
+    """Register `zipped_key_sources` with TVM; return the intrinsic's name."""
     return register(f"ibert.zip_keys_{lanes}x{depth}", zipped_key_sources(lanes, depth))
 
 
-@cache
 def zipped_value_intrinsic(lanes: int, depth: int) -> str:
-    """Register `zipped_value_sources` with TVM once; return the intrinsic's name."""
+    """Register `zipped_value_sources` with TVM; return the intrinsic's name."""
     return register(f"ibert.zip_values_{lanes}x{depth}", zipped_value_sources(lanes, depth))
