@@ -13,17 +13,15 @@ from ibert_tvm.targets import TargetDescription
 
 from .attention import AttentionRule
 from .cuda import CUDA_RULES
-from .distinct_variables import with_distinct_variables
 from .errors import ScheduleError
+from .finish import keep_whole_vectors, with_distinct_variables, without_unread_bindings
 from .key_blocks import skip_key_blocks
 from .linear import LinearRule
 from .row_guard import guard_rows
 from .rows import RowsRule, SerialRule
 from .rule import Rejection, kernel_name
 from .tiles import Tile, with_tile, without_tile
-from .unread_bindings import without_unread_bindings
 from .weight_prefetch import request_panels
-from .whole_vectors import keep_whole_vectors
 
 log = logging.getLogger(__name__)
 

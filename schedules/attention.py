@@ -32,18 +32,18 @@ from .key_blocks import (
     split_sum,
     windowed,
 )
-from .packing import pack_operands
-from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
-from .rule import (
-    Rule,
+from .loops import (
     extent,
+    fuse_row_passes,
     inline_elementwise,
     output_blocks,
     reduce_by_lane,
     reduce_lanes,
     vectorise_innermost,
 )
-from .scalar_rows import fuse_row_passes
+from .packing import pack_operands
+from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
+from .rule import Rule
 from .stages import StageGraph
 from .tensorised import depth_argument, exact_instruction, tile_matrix_product
 from .tiles import AttentionTile, tile_of
@@ -63,7 +63,7 @@ class AttentionRule(Rule[s_tir.Schedule]):
 
     def schedule(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule:
         """See the module's strategy."""
-        stages = AttentionStages(StageGraph.of(func))
+        stages = AttentionStages(StageGraph(func))
         sch, dot = s_tir.Schedule(func), target.dot
         outputs = [sch.get(block).name_hint for block in output_blocks(sch)]
         inline_elementwise(sch, keep=stages.kept)

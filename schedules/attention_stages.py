@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tvm_ffi
 from tvm import ir, tirx
 
+from .nodes import nodes_of
 from .products import MatrixProduct, matrix_products
 from .stages import NotElementwise, StageDefinition, StageGraph, loads_of
 
@@ -160,7 +160,7 @@ class AttentionStages:
         stage = self.graph.stages[name]
         packed = any(product.rhs is stage for product in self.products)
         ones = any(product.lhs is stage for product in self.products) and not loads_of(stage.value)
-        return not (stage.reduced or packed or ones or _divides(stage.value))
+        return not (stage.reduced or packed or ones or nodes_of(stage.value, tirx.Div))
 
     def _note_reduction(self, stage: StageDefinition) -> None:
         if not stage.reduced or any(product.stage is stage for product in self.products):
@@ -180,7 +180,7 @@ class AttentionStages:
 def attention_products(func: tirx.PrimFunc) -> tuple[MatrixProduct, MatrixProduct] | None:
     """Products of queries and keys, and of weights and values; None of a kernel without."""
     try:
-        stages = AttentionStages(StageGraph.of(func))
+        stages = AttentionStages(StageGraph(func))
     except NotElementwise:
         return None
     return stages.scores, stages.context
@@ -200,9 +200,3 @@ def _is_sum(value: tirx.Expr) -> bool:
     if isinstance(value, tirx.Add):
         return all(isinstance(x, ir.TensorLoad) or _is_sum(x) for x in (value.a, value.b))
     return False
-
-
-def _divides(value: tirx.Expr) -> bool:
-    found: list[bool] = []
-    tvm_ffi.structural_walk(value, (tirx.Div, lambda _: found.append(True)))
-    return bool(found)

@@ -8,13 +8,13 @@ from half to half. Which stretches those are is read off the indices and conditi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-import tvm_ffi
 from tvm import ir, sym, tirx
 
-from .stages import loads_of
+from .nodes import calls_of, contains, nodes_of, substituted
+from .stages import CHOICE, loads_of
 
 
 @dataclass(frozen=True)
@@ -54,106 +54,35 @@ def channel_runs(block: tirx.SBlock) -> ChannelRuns | None:
     if value is None:
         return None
     indices = [index for load in loads_of(value) for index in load.indices]
-    conditions = _conditions(value)
-    divided = [expr for expr in (*indices, *conditions) if _divides(expr, channel)]
-    if not divided:
+    choices = [call.args[0] for call in calls_of(value, CHOICE)]
+    conditions = choices + [select.condition for select in nodes_of(value, tirx.Select)]
+    parts = (nodes_of(expr, tirx.FloorDiv, tirx.FloorMod) for expr in (*indices, *conditions))
+    if not any(contains(part.a, channel) for part in chain.from_iterable(parts)):
         return None
-    places = [expr for expr in indices if _has(expr, channel)]
-    tests = [expr for expr in conditions if _has(expr, channel)]
+    places = [expr for expr in indices if contains(expr, channel)]
+    tests = [expr for expr in conditions if contains(expr, channel)]
+
+    def alike(size: int, between: bool) -> bool:
+        """Whether stretches of `size` are runs; with `between`, whether all are read alike."""
+        analyzer = sym.Analyzer()
+        outer, inner = tirx.Var("outer", "int32"), tirx.Var("inner", "int32")
+        for var, count in ((outer, extent // size), (inner, size)):
+            analyzer.bind(var, ir.Range(0, count))
+        start, step = (inner, outer * size) if between else (outer * size, inner)
+
+        def at(expr: tirx.Expr, place: tirx.Expr) -> tirx.Expr:
+            return analyzer.simplify(substituted(expr, {channel: place}))
+
+        differences = [at(p, outer * size + inner) - at(p, start) for p in places]
+        steps = (step, step * 0)
+        moves = outer if between else inner
+        return all(
+            any(analyzer.can_prove_equal(difference, value) for value in steps)
+            for difference in differences
+        ) and not any(contains(at(test, outer * size + inner), moves) for test in tests)
+
     divisors = [size for size in range(extent, 0, -1) if extent % size == 0]
-    run = next(size for size in divisors if _is_run(places, tests, channel, extent, size))
+    run = next(size for size in divisors if alike(size, between=False))
     repeats = (size for size in divisors[::-1] if size % run == 0)
-    period = next(size for size in repeats if _is_period(places, tests, channel, extent, size))
+    period = next(size for size in repeats if alike(size, between=True))
     return ChannelRuns(run, period) if run < extent else None
-
-
-def _is_run(
-    places: Sequence[tirx.Expr],
-    tests: Sequence[tirx.Expr],
-    channel: tirx.Var,
-    extent: int,
-    size: int,
-) -> bool:
-    """Whether stretches of `size` are runs."""
-    analyzer, outer, inner = _split(extent, size)
-    at = _At(analyzer, channel, outer * size + inner)
-    start = _At(analyzer, channel, outer * size)
-    return all(
-        _is_either(analyzer, at(place) - start(place), inner) for place in places
-    ) and not any(_has(at(test), inner) for test in tests)
-
-
-def _is_period(
-    places: Sequence[tirx.Expr],
-    tests: Sequence[tirx.Expr],
-    channel: tirx.Var,
-    extent: int,
-    size: int,
-) -> bool:
-    """Whether stretches of `size` are read alike."""
-    analyzer, outer, inner = _split(extent, size)
-    at = _At(analyzer, channel, outer * size + inner)
-    first = _At(analyzer, channel, inner)
-    return all(
-        _is_either(analyzer, at(place) - first(place), outer * size) for place in places
-    ) and not any(_has(at(test), outer) for test in tests)
-
-
-def _split(extent: int, size: int) -> tuple[sym.Analyzer, tirx.Var, tirx.Var]:
-    """Variables that count stretches, and channels of one."""
-    analyzer = sym.Analyzer()
-    outer, inner = tirx.Var("outer", "int32"), tirx.Var("inner", "int32")
-    for var, count in ((outer, extent // size), (inner, size)):
-        analyzer.bind(var, ir.Range(0, count))
-    return analyzer, outer, inner
-
-
-@dataclass(frozen=True)
-class _At:
-    """Expressions at a channel."""
-
-    analyzer: sym.Analyzer
-    channel: tirx.Var
-    place: tirx.Expr
-
-    def __call__(self, expr: tirx.Expr) -> tirx.Expr:
-        return self.analyzer.simplify(
-            tvm_ffi.structural_map(
-                expr, (ir.Var, lambda var: self.place if var.same_as(self.channel) else var)
-            )
-        )
-
-
-def _is_either(analyzer: sym.Analyzer, difference: tirx.Expr, step: tirx.Expr) -> bool:
-    """Whether a difference is a step, or nothing."""
-    return any(analyzer.can_prove_equal(difference, value) for value in (step, step * 0))
-
-
-def _conditions(value: tirx.Expr) -> list[tirx.Expr]:
-    """Conditions by which an expression chooses."""
-    found: list[tirx.Expr] = []
-
-    def look(call: ir.Call) -> None:
-        if getattr(call.op, "name", "") == "prim.if_then_else":
-            found.append(call.args[0])
-
-    def choose(select: tirx.Select) -> None:
-        found.append(select.condition)
-
-    tvm_ffi.structural_walk(value, (ir.Call, look))
-    tvm_ffi.structural_walk(value, (tirx.Select, choose))
-    return found
-
-
-def _divides(expr: tirx.Expr, channel: tirx.Var) -> bool:
-    """Whether channels are counted in groups."""
-    found: list[bool] = []
-    kinds = (tirx.FloorDiv, tirx.FloorMod)
-    tvm_ffi.structural_walk(expr, (kinds, lambda part: found.append(_has(part.a, channel))))
-    return any(found)
-
-
-def _has(expr: tirx.Expr, var: tirx.Var) -> bool:
-    found: list[bool] = []
-    tvm_ffi.structural_walk(expr, (ir.Var, lambda one: found.append(one.same_as(var))))
-    return any(found)

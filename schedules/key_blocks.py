@@ -11,7 +11,7 @@ from __future__ import annotations
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from .nodes import changed
+from .nodes import Block, Loop, changed, nodes_of, unmarked
 from .row_guard import TOKENS, Guards, first_row
 
 WINDOW = "ibert.window"
@@ -66,9 +66,7 @@ def windowed(func: tirx.PrimFunc) -> bool:
     return min(before, after) < length - 1
 
 
-def mark_key_loop(
-    sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, block: int, argument: int | None = None
-) -> None:
+def mark_key_loop(sch: s_tir.Schedule, loop: Loop, block: int, argument: int | None = None) -> None:
     """Say that iteration i of a loop works on the keys from ``i * block``, `block` of them.
 
     Where the kernel is `windowed`, the loop must lie inside of one that
@@ -91,9 +89,7 @@ def mark_key_loop(
         sch.annotate(loop, _ARGUMENT, argument)
 
 
-def split_keys(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, size: int, inner: int = 1
-) -> None:
+def split_keys(sch: s_tir.Schedule, block: Block, size: int, inner: int = 1) -> None:
     """Put a marked loop over blocks of `size` keys round the rows of a tile.
 
     The loop over keys is the last but `inner` - 1 of those round `block`, and that over rows comes
@@ -105,7 +101,7 @@ def split_keys(
     mark_key_loop(sch, blocks, size)
 
 
-def split_sum(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, size: int) -> None:
+def split_sum(sch: s_tir.Schedule, block: Block, size: int) -> None:
     """Put a marked loop over blocks of `size` keys round a sum over keys, the last loop."""
     blocks, _key = sch.split(sch.get_loops(block)[-1], [None, size])
     sch.decompose_reduction(block, blocks)
@@ -129,8 +125,7 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         Without marks of this module; its attribute ``ibert.macs`` counts the keys that are left, of
         sequences without padding.
     """
-    loops: list[tirx.For] = []
-    tvm_ffi.structural_walk(func, (tirx.For, loops.append))
+    loops = nodes_of(func, tirx.For)
     sizes = {int(loop.annotations[_KEYS]) for loop in loops if _KEYS in loop.annotations}
     if not sizes:
         return func
@@ -150,8 +145,7 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         start = tirx.truncdiv(low, block)
         return start, tirx.truncdiv(high, block) + 1 - start
 
-    inside: list[tirx.Var] = []
-    tvm_ffi.structural_walk(tokens.body, (tirx.For, lambda loop: inside.append(loop.loop_var)))
+    inside = [loop.loop_var for loop in nodes_of(tokens.body, tirx.For)]
 
     def skip(loop: tirx.For) -> tirx.For:
         end = length if guards.starts is None else guards.length(guards.sequence)
@@ -161,8 +155,7 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return changed(loop, body=tirx.SeqStmt([*binds, loop.body]))
         if _KEYS not in loop.annotations:
             return loop
-        marks = (_KEYS, _ARGUMENT)
-        rest = {key: value for key, value in loop.annotations.items() if key not in marks}
+        rest = unmarked(loop, _KEYS, _ARGUMENT)
         place, blocks = first, count
         if not any(loop.loop_var.same_as(var) for var in inside):  # of all queries of a sequence
             place, blocks = tirx.const(0, "int32"), tirx.truncdiv(end - 1, block) + 1

@@ -20,17 +20,12 @@ from tvm import s_tir, tirx
 from ibert_tvm.targets import DotInstruction, TargetDescription
 
 from .intrinsics.microkernels import is_microkernel
+from .loops import extent, inline_elementwise, largest_divisor, output_blocks, vectorise_innermost
 from .microkernel import schedule_linear
+from .nodes import Block, Loop
 from .products import linear_products
 from .row_guard import mark_row_loop
-from .rule import (
-    Rule,
-    extent,
-    inline_elementwise,
-    largest_divisor,
-    output_blocks,
-    vectorise_innermost,
-)
+from .rule import Rule
 from .stages import NotElementwise
 from .tensorised import exact_instruction, tile_matrix_product
 from .tiles import LinearTile, tile_of
@@ -111,13 +106,13 @@ def _is_plain(tile: LinearTile) -> bool:
     return (tile.row_block, tile.column_block, tile.rows_outermost) == (1, 1, 0)
 
 
-def _innermost(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> s_tir.schedule.LoopRV:
+def _innermost(sch: s_tir.Schedule, block: Block) -> Loop:
     """Innermost loop over tiles round a product."""
     return sch.get_loops(block)[-4]
 
 
 def _order_tiles(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, tile: LinearTile, dot: DotInstruction
+    sch: s_tir.Schedule, block: Block, tile: LinearTile, dot: DotInstruction
 ) -> tuple[int, int, int]:
     """Put the loops over tasks, one loop, and over the tiles of a task round those of a tile.
 

@@ -24,9 +24,10 @@ from .intrinsics.microkernels import (
     microkernel_operands,
     widening_intrinsic,
 )
+from .loops import extent, inline_elementwise, largest_divisor, output_blocks
+from .nodes import Block, Loop
 from .products import MatrixProduct
 from .row_guard import mark_row_loop
-from .rule import extent, inline_elementwise, largest_divisor, output_blocks
 
 # Entries of each row that one iteration of a copy moves.
 COPIED_ENTRIES = 4
@@ -41,9 +42,7 @@ LARGEST_BLOCK_BYTES = 48 * 1024
 _HALF_BYTES = 2
 
 
-def lay_out_operands(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction, tile: int
-) -> None:
+def lay_out_operands(sch: s_tir.Schedule, block: Block, dot: DotInstruction, tile: int) -> None:
     """Store a product's operands and result as the microkernel has them.
 
     Parameters
@@ -80,10 +79,10 @@ def lay_out_operands(
 
 def multiply_by_microkernel(
     sch: s_tir.Schedule,
-    block: s_tir.schedule.SBlockRV,
+    block: Block,
     dot: DotInstruction,
     depth_block: int | None = None,
-) -> s_tir.schedule.LoopRV | None:
+) -> Loop | None:
     """Make the product of one tile of rows calls of the microkernel.
 
     Parameters
@@ -109,11 +108,11 @@ def multiply_by_microkernel(
 
 def call_microkernel(
     sch: s_tir.Schedule,
-    block: s_tir.schedule.SBlockRV,
+    block: Block,
     dot: DotInstruction,
     tile: int,
     depth_block: int | None = None,
-) -> s_tir.schedule.LoopRV | None:
+) -> Loop | None:
     """Make the innermost (rows, columns, depth) loops around a product calls of the microkernel.
 
     Parameters
@@ -149,9 +148,7 @@ def call_microkernel(
     return blocks
 
 
-def _tiles(
-    sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, size: int
-) -> list[s_tir.schedule.LoopRV]:
+def _tiles(sch: s_tir.Schedule, loop: Loop, size: int) -> list[Loop]:
     """Split a loop into tiles; tiles of 1 have no loop inside, which tensorisation would see."""
     return [loop] if size == 1 else list(sch.split(loop, [None, size]))
 
@@ -207,7 +204,7 @@ def schedule_linear(
     return sch
 
 
-def _copy_by_tiles(sch: s_tir.Schedule, copy: s_tir.schedule.SBlockRV, tile: int) -> None:
+def _copy_by_tiles(sch: s_tir.Schedule, copy: Block, tile: int) -> None:
     """Order the copy of activations as it is stored: a few entries of all rows of a tile."""
     rows, depth = sch.get_loops(copy)[-2:]
     row_tiles, row = sch.split(rows, [None, tile])

@@ -1,11 +1,17 @@
-"""Nodes of TIR, which cannot be changed in place."""
+"""Looking for nodes of TIR, and making them anew: they cannot be changed in place."""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, TypeAlias, TypeVar
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
 
 Node = TypeVar("Node")
+Block: TypeAlias = s_tir.schedule.SBlockRV
+Loop: TypeAlias = s_tir.schedule.LoopRV
 
 
 def changed(node: Node, **fields: Any) -> Node:
@@ -20,3 +26,32 @@ def changed(node: Node, **fields: Any) -> Node:
     """
     own = {name: getattr(node, name) for name in inspect.signature(type(node)).parameters}
     return type(node)(**{**own, **fields})
+
+
+def unmarked(node: tirx.For | s_tir.SBlock, *marks: str) -> dict[str, Any]:
+    """Annotations of a loop or block but for some."""
+    return {key: value for key, value in node.annotations.items() if key not in marks}
+
+
+def nodes_of(tree: Any, *kinds: type) -> list[Any]:
+    """All nodes of some kinds in an expression, a statement or a function, in order."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(tree, (kinds, found.append))
+    return found
+
+
+def calls_of(tree: Any, name: str) -> list[ir.Call]:
+    """All calls of an operator."""
+    return [call for call in nodes_of(tree, ir.Call) if getattr(call.op, "name", "") == name]
+
+
+def contains(tree: Any, var: tirx.Var) -> bool:
+    """Whether a variable occurs in a tree."""
+    return any(one.same_as(var) for one in nodes_of(tree, ir.Var))
+
+
+def substituted(tree: Any, values: Mapping[tirx.Var, tirx.Expr]) -> Any:
+    """A tree with other expressions in the place of variables."""
+    if not values:
+        return tree
+    return tvm_ffi.structural_map(tree, (ir.Var, lambda var: values.get(var, var)))

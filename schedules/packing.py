@@ -10,7 +10,7 @@ from .intrinsics.microkernels import is_microkernel
 from .intrinsics.mve import MICROKERNELS
 from .intrinsics.packing import LOADED_BYTES, key_packing_intrinsic, value_packing_intrinsic
 from .intrinsics.zipping import zipped_key_intrinsic, zipped_value_intrinsic
-from .rule import extent, vectorise_innermost
+from .loops import extent, vectorise_innermost
 
 # Lanes from which on a whole transposition is one shuffle.
 _WIDE = 8

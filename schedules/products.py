@@ -60,7 +60,7 @@ def linear_products(func: tirx.PrimFunc) -> list[MatrixProduct]:
     Where there are several, they multiply the same with runs of one weight.
     """
     try:
-        products = matrix_products(StageGraph.of(func))
+        products = matrix_products(StageGraph(func))
     except NotElementwise:
         return []
     alike = len({product.stage.extents for product in products}) == 1

@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from .errors import ScheduleError
-from .nodes import changed
+from .nodes import Block, Loop, changed, nodes_of, unmarked
 
 ROW_COUNT = "ibert.row_count"
 """Attribute of a kernel that emission sets: position of the parameter that holds the first row of
@@ -37,7 +37,7 @@ _STORES = "ibert.stores_tokens"
 
 def mark_row_loop(
     sch: s_tir.Schedule,
-    loop: s_tir.schedule.LoopRV,
+    loop: Loop,
     tile: int = 1,
     tiles: int | None = None,
     repeats: int = 1,
@@ -63,7 +63,7 @@ def mark_row_loop(
     sch.annotate(loop, _ROWS, [_count(sch, loop, tiles), tile, repeats])
 
 
-def mark_sequence_loop(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, inner: int = 1) -> None:
+def mark_sequence_loop(sch: s_tir.Schedule, loop: Loop, inner: int = 1) -> None:
     """Say which sequence a loop works on: iteration i on sequence ``i // inner``.
 
     At most one loop of a kernel; loops inside of it may be marked by `mark_token_loop`.
@@ -72,13 +72,13 @@ def mark_sequence_loop(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, inner: 
 
 
 def mark_token_loop(
-    sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, tile: int = 1, tiles: int | None = None
+    sch: s_tir.Schedule, loop: Loop, tile: int = 1, tiles: int | None = None
 ) -> None:
     """Say which tokens of its sequence a loop goes over, as `mark_row_loop` says rows."""
     sch.annotate(loop, TOKENS, [_count(sch, loop, tiles), tile, 1])
 
 
-def mark_token_store(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
+def mark_token_store(sch: s_tir.Schedule, block: Block) -> None:
     """Say that a block stores tokens: its first axes are the sequence and the token in it.
 
     In a packed kernel its rows go to those of the sequence.
@@ -86,7 +86,7 @@ def mark_token_store(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> Non
     sch.annotate(block, _STORES, 1)
 
 
-def _count(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, tiles: int | None) -> int:
+def _count(sch: s_tir.Schedule, loop: Loop, tiles: int | None) -> int:
     return int(sch.get(loop).extent) if tiles is None else tiles
 
 
@@ -105,11 +105,9 @@ class Guards:
             self.keys = [func.params[int(place)] for place in func.attrs[KEYS]]
         self.sequence: tirx.Expr | None = None
         self.found = 0
-        tvm_ffi.structural_walk(func, (tirx.For, self._find_sequence))
-
-    def _find_sequence(self, loop: tirx.For) -> None:
-        if _SEQUENCES in loop.annotations:
-            self.sequence = loop.loop_var // int(loop.annotations[_SEQUENCES])
+        for loop in nodes_of(func, tirx.For):
+            if _SEQUENCES in loop.annotations:
+                self.sequence = loop.loop_var // int(loop.annotations[_SEQUENCES])
 
     def start(self, sequence: tirx.Expr) -> tirx.Expr:
         """First row of a sequence."""
@@ -168,12 +166,7 @@ class Guards:
             limit = self.rows() if key == _ROWS else self.length(self.sequence)
             body = tirx.IfThenElse(first < limit, body, None)
             self.found += 1
-        rest = {
-            key: value
-            for key, value in loop.annotations.items()
-            if key not in (_ROWS, TOKENS, _SEQUENCES)
-        }
-        return changed(loop, body=body, annotations=rest)
+        return changed(loop, body=body, annotations=unmarked(loop, _ROWS, TOKENS, _SEQUENCES))
 
     def block(self, block: s_tir.SBlock) -> s_tir.SBlock:
         """Move what a marked block stores to the rows of its sequence."""
@@ -190,8 +183,7 @@ class Guards:
 
             body = tvm_ffi.structural_map(body, (tirx.BufferStore, move))
             writes = [_whole(region) for region in writes]
-        rest = {key: value for key, value in block.annotations.items() if key != _STORES}
-        return changed(block, body=body, writes=writes, annotations=rest)
+        return changed(block, body=body, writes=writes, annotations=unmarked(block, _STORES))
 
 
 def first_row(loop: tirx.For, mark: Sequence[int]) -> tuple[tirx.Expr, int]:

@@ -6,9 +6,9 @@ was written is scheduled like those that did.
 
 from __future__ import annotations
 
-import tvm_ffi
 from tvm import ir, sym, tirx
 
+from .nodes import contains, nodes_of, substituted
 from .stages import NotElementwise, StageDefinition, StageGraph, loads_of
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
@@ -110,17 +110,13 @@ def counts_on(graph: StageGraph) -> bool:
 
 def _compares(stage: StageDefinition) -> bool:
     """Whether what is reduced depends on how its place compares with that of the result."""
-    found: list[bool] = []
-    both = (stage.axes, stage.reduced)
-
-    def look(comparison: tirx.LT) -> None:
-        sides = (comparison.a, comparison.b)
-        found.append(
-            all(any(side.same_as(var) for side in sides for var in variables) for variables in both)
+    return any(
+        all(
+            any(side.same_as(var) for side in (comparison.a, comparison.b) for var in variables)
+            for variables in (stage.axes, stage.reduced)
         )
-
-    tvm_ffi.structural_walk(stage.value, (_COMPARISONS, look))
-    return any(found)
+        for comparison in nodes_of(stage.value, *_COMPARISONS)
+    )
 
 
 def _groups(graph: StageGraph, total: StageDefinition) -> str | None:
@@ -144,12 +140,5 @@ def _moves_with(place: tirx.Expr, axis: tirx.Var, step: tirx.Var) -> bool:
     """Whether a place is one further for the next entry of an axis, and the same in all steps."""
     if place.same_as(axis):
         return True
-    further = tvm_ffi.structural_map(place, (ir.Var, lambda v: v + 1 if v.same_as(axis) else v))
-    variables: list[tirx.Var] = []
-    tvm_ffi.structural_walk(place, (ir.Var, variables.append))
-    moved = sym.Analyzer().simplify(further - place)
-    return (
-        isinstance(moved, tirx.IntImm)
-        and int(moved) == 1
-        and not any(variable.same_as(step) for variable in variables)
-    )
+    moved = sym.Analyzer().simplify(substituted(place, {axis: axis + 1}) - place)
+    return isinstance(moved, tirx.IntImm) and int(moved) == 1 and not contains(place, step)

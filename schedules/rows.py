@@ -20,18 +20,21 @@ from tvm import s_tir, tirx
 from ibert_tvm.targets import TargetDescription
 
 from .channel_runs import ChannelRuns, channel_runs
-from .row_guard import mark_row_loop
-from .row_stages import RowStages, counts_on
-from .row_sums import split_row_sums, vectorise_row_sums
-from .rule import (
-    Rule,
+from .loops import (
     block_names,
     extent,
     inline_elementwise,
     output_blocks,
+    split_row_sums,
+    unroll_innermost,
+    unroll_row_reductions,
     vectorise_innermost,
+    vectorise_row_sums,
 )
-from .scalar_rows import unroll_innermost, unroll_row_reductions
+from .nodes import Block, Loop
+from .row_guard import mark_row_loop
+from .row_stages import RowStages, counts_on
+from .rule import Rule
 from .stages import NotElementwise, StageGraph, loads_of
 
 # Numbers of 16 bits for each of 32.
@@ -49,7 +52,7 @@ class SerialRule(Rule[s_tir.Schedule]):
     def schedule(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule:
         """Accept loops in one block, running counts, and entries that read nothing."""
         try:
-            graph = StageGraph.of(func)
+            graph = StageGraph(func)
         except NotElementwise:
             return s_tir.Schedule(func)
         if counts_on(graph) or not any(loads_of(stage.value) for stage in graph.stages.values()):
@@ -64,7 +67,7 @@ class RowsRule(Rule[s_tir.Schedule]):
 
     def schedule(self, func: tirx.PrimFunc, target: TargetDescription) -> s_tir.Schedule:
         """See the module's strategy."""
-        stages = RowStages(StageGraph.of(func))
+        stages = RowStages(StageGraph(func))
         sch = s_tir.Schedule(func)
         inline_elementwise(sch, keep=stages.kept)
         for name in stages.columns:
@@ -85,24 +88,23 @@ class RowsRule(Rule[s_tir.Schedule]):
 
 def _compute_by_rows(sch: s_tir.Schedule, stages: RowStages, target: TargetDescription) -> None:
     """Move what is computed from a row into one loop over rows."""
-    by_lane = split_row_sums(sch, stages, target.vector_lanes) if target.explicit_row_sums else ()
+    lanes = target.vector_lanes
+    by_lane = split_row_sums(sch, stages.sums, lanes) if target.explicit_row_sums else ()
     row = _parallel_rows(sch, sch.get_sblock(stages.anchor))
     if row is None:
         return
     results = _names(sch, output_blocks(sch))
     # Without vectors, groups of entries are reduced inside the loop that combines them.
-    combined = {*stages.reductions.values()} if target.vector_lanes == 1 else set()
+    combined = {*stages.reductions.values()} if lanes == 1 else set()
     movable = {*stages.kept, *by_lane, *results} - {*stages.columns, *combined}
     for name in _gather(sch, row, stages.anchor, [n for n in block_names(sch) if n in movable]):
         _parallel_rows(sch, sch.get_sblock(name))
     vectorise_row_sums(sch, by_lane)
-    if target.vector_lanes == 1:
+    if lanes == 1:
         unroll_row_reductions(sch, stages.reductions)
 
 
-def _gather(
-    sch: s_tir.Schedule, row: s_tir.schedule.LoopRV, anchor: str, names: list[str]
-) -> list[str]:
+def _gather(sch: s_tir.Schedule, row: Loop, anchor: str, names: list[str]) -> list[str]:
     """Move blocks into a loop over rows: what reads blocks in it only, or is read there only.
 
     Returns
@@ -129,13 +131,11 @@ def _gather(
     return outside
 
 
-def _names(sch: s_tir.Schedule, blocks: list[s_tir.schedule.SBlockRV]) -> list[str]:
+def _names(sch: s_tir.Schedule, blocks: list[Block]) -> list[str]:
     return [sch.get(block).name_hint for block in blocks]
 
 
-def _parallel_rows(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV
-) -> s_tir.schedule.LoopRV | None:
+def _parallel_rows(sch: s_tir.Schedule, block: Block) -> Loop | None:
     """Run the rows of a block in parallel; return the loop over them, None where it has no rows."""
     loops = sch.get_loops(block)
     if len(loops) == 1:
@@ -165,9 +165,7 @@ def _sum_columns(sch: s_tir.Schedule, name: str, lanes: int) -> None:
     vectorise_innermost(sch, sch.decompose_reduction(total, row), lanes)
 
 
-def _innermost(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, target: TargetDescription
-) -> None:
+def _innermost(sch: s_tir.Schedule, block: Block, target: TargetDescription) -> None:
     """Vectorise the channels of a row, or unroll them where a register holds one number."""
     runs = channel_runs(sch.get(block))
     if runs is not None:
@@ -178,9 +176,7 @@ def _innermost(
         vectorise_innermost(sch, block, target.vector_lanes)
 
 
-def _by_runs(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, runs: ChannelRuns, lanes: int
-) -> None:
+def _by_runs(sch: s_tir.Schedule, block: Block, runs: ChannelRuns, lanes: int) -> None:
     """Vectorise within runs of channels, and decide while compiling what differs between them."""
     parts = runs.period // runs.run
     _, part, channel = sch.split(sch.get_loops(block)[-1], [None, parts, runs.run])

@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from .errors import ScheduleError
+from .nodes import calls_of, nodes_of, substituted
 
 Leaf = Callable[[Sequence[tirx.Expr]], tirx.Expr]
 """``leaf(indices)``: how a skeleton reads an entry that it has computed or loaded before."""
@@ -25,7 +26,8 @@ OPAQUE = "ibert::opaque"
 """Device function that gives its argument back, of which TVM knows nothing (primitives.cuh)."""
 
 # Known by name: this package does not import the one that defines the operator.
-_SATURATE = "tirx.ibert_saturate"
+SATURATE = "tirx.ibert_saturate"
+CHOICE = "prim.if_then_else"
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,11 @@ class StageGraph:
         Buffers that the kernel takes and does not write, in the order of its arguments.
     outputs
         Buffers that it writes for its caller, likewise.
+
+    Raises
+    ------
+    NotElementwise
+        If it is made of other statements than one block per stage.
     """
 
     def __init__(self, func: tirx.PrimFunc) -> None:
@@ -113,26 +120,6 @@ class StageGraph:
             self._by_buffer[stage.buffer] = stage
         self.parameters = [var for var in func.params if var not in self._by_buffer]
         self.outputs = [var for var in func.params if var in self._by_buffer]
-
-    @staticmethod
-    def of(func: tirx.PrimFunc) -> StageGraph:
-        """Read a kernel.
-
-        Parameters
-        ----------
-        func
-            As emission wrote it.
-
-        Returns
-        -------
-        StageGraph
-
-        Raises
-        ------
-        NotElementwise
-            If it is made of other statements than one block per stage.
-        """
-        return StageGraph(func)
 
     def producer(self, buffer: tirx.Var) -> StageDefinition | None:
         """Stage that writes a buffer; None for a parameter."""
@@ -268,9 +255,9 @@ class Evaluation:
         tvm.tirx.Expr
             Valid behind `bindings`.
         """
-        placed = _substitute(expr, places or {})
+        placed = substituted(expr, places or {})
         # What is guarded by a condition must not be computed before it.
-        if _is_guarded(placed):
+        if calls_of(placed, CHOICE):
             return tidied(self._inline(placed))
         return tidied(self._load(self._flatten(placed)))
 
@@ -285,7 +272,7 @@ class Evaluation:
                     # TVM would make ``max(c - x, 0)`` of ``c - min(x, c)``: one more instruction.
                     value = tirx.call_pure_extern(str(value.ty.dtype), OPAQUE, value)
                 self.bindings.append(tirx.Bind(fresh, value))
-                part = _substitute(part.body, {part.var: fresh})
+                part = substituted(part.body, {part.var: fresh})
             return part
 
         return _map(expr, (ir.Expr, visit), order="pre")
@@ -305,11 +292,11 @@ class Evaluation:
             if stage.reduced:
                 raise NotElementwise(f"stage {stage.name!r} is a reduction")
             places = dict(zip(stage.axes, _axis_values(stage, part.indices), strict=True))
-            return self._inline(_substitute(stage.value, places))
+            return self._inline(substituted(stage.value, places))
 
         def rename(let: tirx.Let) -> tirx.Let:
             fresh = tirx.Var(let.var.name, let.var.ty)
-            return tirx.Let(fresh, let.value, _substitute(let.body, {let.var: fresh}))
+            return tirx.Let(fresh, let.value, substituted(let.body, {let.var: fresh}))
 
         return _map(expr, (ir.TensorLoad, load), (tirx.Let, rename))
 
@@ -335,7 +322,7 @@ class Evaluation:
     def _bind(self, value: tirx.Expr, name: str) -> tirx.Expr:
         if isinstance(value, tirx.Var | tirx.IntImm):
             return value
-        if isinstance(value, tirx.Cast) and _narrows(value):
+        if isinstance(value, tirx.Cast) and narrows(value):
             # Whoever reads it widens it again: registers have 32 bits.
             return tirx.Cast(value.ty, self._bind(value.value, name))
         if self._is_place(value):
@@ -346,10 +333,7 @@ class Evaluation:
 
     def _is_place(self, value: tirx.Expr) -> bool:
         """Whether a value is made of places alone, which an index may need as they are."""
-        parts: list[tirx.Expr] = []
-        tvm_ffi.structural_walk(
-            value, [((ir.TensorLoad, ir.Call), parts.append), (ir.Var, parts.append)]
-        )
+        parts = nodes_of(value, ir.TensorLoad, ir.Call, ir.Var)
         bound = [statement.var for statement in self.bindings]
         return all(
             isinstance(part, tirx.Var) and not any(part.same_as(var) for var in bound)
@@ -384,17 +368,9 @@ def _map(expr: tirx.Expr, *rewrites: tuple[type, Callable[..., Any]], order: str
     return mapped
 
 
-def _substitute(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:
-    if not values:
-        return expr
-    return tvm_ffi.structural_map(expr, (ir.Var, lambda var: values.get(var, var)))
-
-
 def loads_of(expr: tirx.Expr) -> list[ir.TensorLoad]:
     """Loads in an expression, those in indices of others included."""
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append))
-    return found
+    return nodes_of(expr, ir.TensorLoad)
 
 
 def tidied(expr: tirx.Expr) -> tirx.Expr:
@@ -408,7 +384,7 @@ def tidied(expr: tirx.Expr) -> tirx.Expr:
 
     def raise_bound(maximum: tirx.Max) -> tirx.Expr:
         inner, bound = maximum.a, maximum.b
-        if getattr(getattr(inner, "op", None), "name", "") != _SATURATE:
+        if getattr(getattr(inner, "op", None), "name", "") != SATURATE:
             return maximum
         half = 1 << (int(inner.args[1]) - 1)
         if not isinstance(bound, tirx.IntImm) or not -half <= int(bound) < half:
@@ -417,7 +393,7 @@ def tidied(expr: tirx.Expr) -> tirx.Expr:
 
     def widen(cast: tirx.Cast) -> tirx.Expr:
         inner = cast.value
-        if isinstance(inner, tirx.Cast) and _narrows(inner) and inner.value.ty == cast.ty:
+        if isinstance(inner, tirx.Cast) and narrows(inner) and inner.value.ty == cast.ty:
             return inner.value
         return cast
 
@@ -438,25 +414,14 @@ def tidied(expr: tirx.Expr) -> tirx.Expr:
     )
 
 
-def _narrows(cast: tirx.Cast) -> bool:
+def narrows(cast: tirx.Cast) -> bool:
+    """Whether a cast goes to fewer bits."""
     return _bits(cast.value) > _bits(cast)
 
 
 def _bits(expr: tirx.Expr) -> int:
     dtype = str(expr.ty)
     return 1 if dtype == "bool" else int(dtype.lstrip("uint"))
-
-
-def _is_guarded(expr: tirx.Expr) -> bool:
-    """Whether a part of an expression is computed under a condition only."""
-    found: list[bool] = []
-
-    def note(call: ir.Call) -> None:
-        if getattr(call.op, "name", "") == "prim.if_then_else":
-            found.append(True)
-
-    tvm_ffi.structural_walk(expr, (ir.Call, note))
-    return bool(found)
 
 
 def _axis_values(stage: StageDefinition, indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:

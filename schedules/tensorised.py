@@ -14,8 +14,9 @@ from .intrinsics.dot import dot_intrinsic
 from .intrinsics.matrix import drain_intrinsic
 from .intrinsics.microkernels import is_microkernel
 from .intrinsics.mve import mve_product_intrinsic
+from .loops import extent, largest_divisor, vectorise_innermost
 from .microkernel import multiply_by_microkernel
-from .rule import extent, largest_divisor, vectorise_innermost
+from .nodes import Block, Loop
 
 
 def exact_instruction(dot: DotInstruction, func: tirx.PrimFunc, product: str) -> DotInstruction:
@@ -48,13 +49,13 @@ def depth_argument(dot: DotInstruction) -> int | None:
 
 def tile_matrix_product(
     sch: s_tir.Schedule,
-    block: s_tir.schedule.SBlockRV,
+    block: Block,
     dot: DotInstruction,
     tile: tuple[int, int] | None = None,
     unroll: int = 1,
     depth_block: int | None = None,
     interleaved: bool = False,
-) -> s_tir.schedule.LoopRV | None:
+) -> Loop | None:
     """Schedule the innermost (rows, columns, depth) loops around a reduction block.
 
     Rows are one register tile already; columns are a multiple of the instruction's lanes and depth
@@ -134,10 +135,10 @@ def tile_matrix_product(
 
 def _multiply_at_once(
     sch: s_tir.Schedule,
-    block: s_tir.schedule.SBlockRV,
+    block: Block,
     dot: DotInstruction,
     depth_block: int | None,
-) -> s_tir.schedule.LoopRV | None:
+) -> Loop | None:
     """Make one call of the whole tile, over the depth or a block of it."""
     rows, columns, depth = sch.get_loops(block)[-3:]
     blocks = None
@@ -153,8 +154,8 @@ def _multiply_at_once(
 
 
 def _interleave_rows(
-    sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, dot: DotInstruction, operand: bool
-) -> s_tir.schedule.SBlockRV:
+    sch: s_tir.Schedule, block: Block, dot: DotInstruction, operand: bool
+) -> Block:
     """Lay activations, if `operand`, and accumulators out as the instruction takes them.
 
     Returns
@@ -192,8 +193,8 @@ def _interleave_rows(
 
 def _schedule_drain(
     sch: s_tir.Schedule,
-    drain: s_tir.schedule.SBlockRV,
-    tiles: s_tir.schedule.LoopRV,
+    drain: Block,
+    tiles: Loop,
     dot: DotInstruction,
 ) -> None:
     """Bring the accumulators of a tile into rows as soon as they are complete."""

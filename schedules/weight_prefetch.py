@@ -13,7 +13,7 @@ import math
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from .nodes import changed
+from .nodes import Block, Loop, changed, unmarked
 
 _PANEL = "ibert.next_panel"
 _CACHE_LINE = 64
@@ -24,8 +24,8 @@ _READ, _INTO_L2, _DATA = 0, 2, 1  # operands of LLVM's prefetch
 
 def mark_panel_loop(
     sch: s_tir.Schedule,
-    loop: s_tir.schedule.LoopRV,
-    block: s_tir.schedule.SBlockRV,
+    loop: Loop,
+    block: Block,
     panel: int,
     tiles: int,
     runs: int = 1,
@@ -78,7 +78,7 @@ def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
         requests = tirx.For(line, 0, lines, tirx.ForKind.SERIAL, tirx.Evaluate(call))
         if runs > 1:
             requests = tirx.For(run, 0, runs, tirx.ForKind.SERIAL, requests)
-        rest = {key: value for key, value in loop.annotations.items() if key != _PANEL}
-        return changed(loop, body=tirx.SeqStmt([requests, loop.body]), annotations=rest)
+        body = tirx.SeqStmt([requests, loop.body])
+        return changed(loop, body=body, annotations=unmarked(loop, _PANEL))
 
     return tvm_ffi.structural_map(func, (tirx.For, request))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ibert_tvm.compiler.layer_widths import scalar_loops, wide_values, width_statements
-from ibert_tvm.schedules.whole_vectors import SCALAR_LOOPS, keep_whole_vectors
+from ibert_tvm.schedules.finish import SCALAR_LOOPS, keep_whole_vectors
 from tests.encoder.small_encoders import bert
 
 

@@ -68,7 +68,7 @@ def scalar_loops(module: tvm.IRModule, kernels: Iterable[Sequence[JsonObject]]) 
     list of dict
         ``layer``, ``kernel``, its name in the library, and ``loops``, once each.
     """
-    from ibert_tvm.schedules.whole_vectors import SCALAR_LOOPS
+    from ibert_tvm.schedules.finish import SCALAR_LOOPS
 
     named = {var.name_hint: function for var, function in module.functions_items()}
     found = {}

@@ -25,10 +25,11 @@ from tvm import sym, tirx
 from ibert_tvm.targets import Gpu
 
 from ..key_blocks import WORK
+from ..rule import GpuRule
 from ..stages import Leaf, NotElementwise, StageDefinition
 from ..tiles import without_tile
 from .attention_parts import CHUNK, FRAGMENT, AttentionParts, reader
-from .rule import GpuRule
+from .runs import unpacked, unsaturated
 from .statements import (
     address,
     launch,
@@ -36,7 +37,6 @@ from .statements import (
     serial,
     unrolled,
 )
-from .stores import unpacked, unsaturated
 
 # The loops are C's, with a pragma; TVM would write them out.
 _KEEP_LOOPS = "pragma_unroll_explicit"

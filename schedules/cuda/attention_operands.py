@@ -9,10 +9,10 @@ from tvm import ir, sym, tirx
 
 from ..attention_stages import AttentionStages
 from ..key_blocks import WINDOW
-from ..stages import NotElementwise, StageDefinition, StageGraph
+from ..nodes import substituted
+from ..stages import CHOICE, NotElementwise, StageDefinition, StageGraph, loads_of
 from .attention_tile import AttentionSizes
 
-_CHOICE = "prim.if_then_else"
 _BYTES = {"int8": 1, "uint8": 1, "int16": 2, "int32": 4}
 
 
@@ -198,11 +198,7 @@ def attention_operands(
 
 def reads(expr: tirx.Expr, buffer: tirx.Var) -> bool:
     """Whether an expression loads from a buffer."""
-    found: list[bool] = []
-    tvm_ffi.structural_walk(
-        expr, (ir.TensorLoad, lambda load: found.append(load.source.same_as(buffer)))
-    )
-    return any(found)
+    return any(load.source.same_as(buffer) for load in loads_of(expr))
 
 
 def _read(
@@ -222,8 +218,8 @@ def _read(
             value = bound[value]
         elif isinstance(value, tirx.Cast):
             value = value.value
-        elif isinstance(value, ir.Call) and getattr(value.op, "name", "") == _CHOICE:
-            condition = analyzer.simplify(_unbound(value.args[0], bound))
+        elif isinstance(value, ir.Call) and getattr(value.op, "name", "") == CHOICE:
+            condition = analyzer.simplify(substituted(value.args[0], bound))
             is_false = isinstance(condition, tirx.IntImm) and not int(condition)
             # Zero where the array ends, the low part where the high ones do.
             value = value.args[2 if is_false else 1]
@@ -234,10 +230,6 @@ def _read(
         else:
             break
     if isinstance(value, ir.TensorLoad) and str(value.source.ty.dtype) == dtype:
-        indices = [analyzer.simplify(_unbound(index, bound)) for index in value.indices]
+        indices = [analyzer.simplify(substituted(index, bound)) for index in value.indices]
         return tirx.BufferLoad(value.source, indices), part
     raise NotElementwise(f"stage {stage.name!r} computes something")
-
-
-def _unbound(expr: tirx.Expr, bound: dict[tirx.Var, tirx.Expr]) -> tirx.Expr:
-    return tvm_ffi.structural_map(expr, (ir.Var, lambda var: bound.get(var, var)))

@@ -55,7 +55,7 @@ class AttentionParts:
     """
 
     def __init__(self, func: tirx.PrimFunc, gpu: Gpu) -> None:
-        self.graph = graph = StageGraph.of(func)
+        self.graph = graph = StageGraph(func)
         self.sizes: AttentionSizes = attention_sizes(func, graph)
         self.queries, self.keys, self.values = attention_operands(graph, self.sizes)
         self.tile = _decisions(func, self.sizes, gpu)

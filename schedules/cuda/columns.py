@@ -15,13 +15,12 @@ from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
+from ..rule import GpuRule
 from ..stages import Leaf, NotElementwise, StageGraph
 from .elementwise import results_of
 from .row_statistics import RowScalars
-from .rule import GpuRule
-from .runs import Loads, RunOfChannels
+from .runs import Loads, Results, RunOfChannels
 from .statements import WARP, call, guarded, launch, registers, sequence, serial, thread
-from .stores import Results
 
 _WARPS = 8
 # A lane takes more than one channel where blocks are many.
@@ -35,7 +34,7 @@ class ColumnSumsRule(GpuRule):
 
     def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
-        return func.with_body(_Kernel(StageGraph.of(func), gpu.multiprocessors).body())
+        return func.with_body(_Kernel(StageGraph(func), gpu.multiprocessors).body())
 
 
 @dataclass

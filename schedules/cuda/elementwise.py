@@ -15,11 +15,10 @@ from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
+from ..rule import GpuRule
 from ..stages import NotElementwise, StageDefinition, StageGraph
-from .rule import GpuRule
-from .runs import Loads, RunOfChannels, itemsize
+from .runs import Loads, Results, RunOfChannels, itemsize
 from .statements import guarded, launch, sequence, thread
-from .stores import Results
 
 _WIDTHS = (16, 8, 4, 2, 1)
 # Bytes of the widest and of the narrowest operand that a thread takes at once, at most.
@@ -65,7 +64,7 @@ class ElementwiseRule(GpuRule):
 
     def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
-        graph = StageGraph.of(func)
+        graph = StageGraph(func)
         results = results_of(graph)
         for stage in graph.stages.values():
             if stage.reduced:

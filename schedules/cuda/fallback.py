@@ -13,8 +13,8 @@ from tvm import s_tir, tirx
 
 from ibert_tvm.targets import Gpu
 
-from ..rule import block_names, kernel_name
-from .rule import GpuRule
+from ..loops import block_names
+from ..rule import GpuRule, kernel_name
 
 log = logging.getLogger(__name__)
 

@@ -22,13 +22,12 @@ from tvm import tirx
 from ibert_tvm.targets import Gpu
 
 from ..products import matrix_products
+from ..rule import GpuRule
 from ..stages import Leaf, NotElementwise, StageGraph, loads_of
 from ..tiles import tile_of, without_tile
 from .gemm_tile import PIECE_ROWS, GemmTile, choose_tile
-from .rule import GpuRule
-from .runs import Loads, RunOfChannels, itemsize
+from .runs import Loads, Results, RunOfChannels, itemsize
 from .statements import address, call, guarded, launch, registers, sequence, thread, unrolled
-from .stores import Results
 
 _DEPTH = (
     16  # of weights in memory: the padding of `ibert_tvm.targets.cuda.descriptions.TENSOR_CORE`
@@ -71,7 +70,7 @@ class TensorCoreLinearRule(GpuRule):
 
     def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
-        graph = StageGraph.of(func)
+        graph = StageGraph(func)
         product = matrix_product(graph)
         tile = _tile(func, graph, product, gpu)
         body = _Kernel(graph, product, tile).body()

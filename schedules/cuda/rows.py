@@ -21,12 +21,11 @@ from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
+from ..rule import GpuRule
 from ..stages import NotElementwise, StageDefinition, StageGraph
 from .row_statistics import RowScalars
-from .rule import GpuRule
-from .runs import Loads, RunOfChannels
+from .runs import Loads, Results, RunOfChannels
 from .statements import WARP, guarded, launch, sequence, thread
-from .stores import Results
 
 # Channels that a thread takes at once, best first: 16 bytes of int16, and results of 8 bytes.
 _WIDTHS = (8, 4, 2, 1)
@@ -116,7 +115,7 @@ class RowsRule(GpuRule):
 
     def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
-        graph = StageGraph.of(func)
+        graph = StageGraph(func)
         rows, channels, scalars, results = _parts(graph)
         tile = row_tile(rows, channels, gpu.multiprocessors)
         return func.with_body(_kernel(graph, rows, channels, scalars, results, tile))

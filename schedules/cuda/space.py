@@ -114,7 +114,7 @@ def gpu_features(func: tirx.PrimFunc, gpu: Gpu) -> Features:
 def _sizes(func: tirx.PrimFunc) -> MatrixProduct | AttentionSizes | None:
     """Sizes of a kernel that has decisions; None of any other."""
     try:
-        graph = StageGraph.of(func)
+        graph = StageGraph(func)
         return matrix_product(graph) if linear_product(func) else attention_sizes(func, graph)
     except NotElementwise:
         return None  # no rule for tensor cores takes it

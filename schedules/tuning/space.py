@@ -13,8 +13,8 @@ from ..attention import product_tiles
 from ..attention_stages import attention_products
 from ..cuda.space import gpu_tiles
 from ..linear import default_tile
+from ..loops import largest_divisor
 from ..products import linear_product
-from ..rule import largest_divisor
 from ..tiles import AttentionTile, LinearTile, Tile, without_tile
 
 # A register tile of many more accumulators than the default's spills; one of far fewer loads

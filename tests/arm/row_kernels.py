@@ -41,8 +41,7 @@ from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, short
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.relay_passes.spec.values import Ranged
 from ibert_tvm.schedules import schedule_kernel
-from ibert_tvm.schedules.rule import block_names
-from ibert_tvm.schedules.scalar_rows import fuse_row_passes
+from ibert_tvm.schedules.loops import block_names, fuse_row_passes
 from ibert_tvm.targets import TargetDescription
 
 Bounds = tuple[int, int]

@@ -143,7 +143,7 @@ WINDOWS = {"sliding": (20, 9), "causal": (UNBOUNDED, 0), "behind": (3, UNBOUNDED
 def _of_a_window(case: AttentionCase, rows: int, keys: int, held: bool) -> AttentionTile:
     """Steps of 32 keys, as many as the run has that a block sees."""
     func = attention_kernel(get_target("t4"), case, evaluated=False).func
-    run_keys = attention_sizes(func, StageGraph.of(func)).run_keys(16 * rows)
+    run_keys = attention_sizes(func, StageGraph(func)).run_keys(16 * rows)
     return AttentionTile(rows, keys, 32, -(-run_keys // 32), held, False)
 
 
@@ -226,9 +226,7 @@ def test_values_of_16_bits(tile: str) -> None:
 def test_sequences_longer_than_registers_hold(preset: str, target: str) -> None:
     case = AttentionCase(preset, seq_len=1100, heads=1, head_dim=16, padded=(1090,), dtype="int16")
     kernel = attention_kernel(get_target(target), case)
-    tile = candidate_tiles(
-        attention_sizes(kernel.func, StageGraph.of(kernel.func)), gpu_of(target)
-    )[0]
+    tile = candidate_tiles(attention_sizes(kernel.func, StageGraph(kernel.func)), gpu_of(target))[0]
     assert not tile.held and tile.steps > 1
     run(case, target)
 
@@ -245,7 +243,7 @@ def test_threads_do_not_race(preset: str, tile: AttentionTile, target: str) -> N
 
 def test_weights_are_stored_as_they_are() -> None:
     kernel = attention_kernel(get_target("t4"), AttentionCase())
-    stages = StageGraph.of(kernel.func).stages
+    stages = StageGraph(kernel.func).stages
     assert not {"v_sum", "ones", "k_sum"} & set(stages)
     assert str(stages["exponential"].buffer.ty.dtype) == "uint8"
     other = KernelLayout.of(get_target("cortex-m55").dot, get_target("cortex-m55").vector_lanes)
@@ -372,7 +370,7 @@ def test_machine_code_uses_tensor_cores_and_keeps_numbers_in_registers(target: s
     functions, expected = {}, {}
     for name, case in CODE_CASES.items():
         func = attention_kernel(description, case, evaluated=False).func
-        sizes = attention_sizes(func, StageGraph.of(func))
+        sizes = attention_sizes(func, StageGraph(func))
         tile = candidate_tiles(sizes, gpu_of(target))[0]
         expected[name] = (tile.shared_bytes(sizes), tile.registers(sizes))
         scheduled = schedule_kernel(name, func, description)

@@ -10,7 +10,7 @@ from tvm import tirx
 from ibert_tvm.relay_passes.spec.q15 import saturate
 from ibert_tvm.schedules.cuda.elementwise import run_width
 from ibert_tvm.schedules.cuda.rows import RowTile, row_tile
-from ibert_tvm.schedules.cuda.stores import unpacked, unsaturated
+from ibert_tvm.schedules.cuda.runs import unpacked, unsaturated
 from ibert_tvm.schedules.stages import NotElementwise
 
 T4, H100 = 40, 132

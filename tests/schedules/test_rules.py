@@ -15,7 +15,8 @@ from tvm import relax, s_tir, te, tirx
 from ibert_tvm.relay_passes.passes import TargetKind, lower_to_kernels, phases_of
 from ibert_tvm.schedules import ScheduleError, schedule_kernel, schedule_module
 from ibert_tvm.schedules.apply import CPU_RULES
-from ibert_tvm.schedules.rule import Rejection, kernel_name, largest_divisor, vectorise_innermost
+from ibert_tvm.schedules.loops import largest_divisor, vectorise_innermost
+from ibert_tvm.schedules.rule import Rejection, kernel_name
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.examples import examples
 from tests.passes.models import encoder_program

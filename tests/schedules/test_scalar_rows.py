@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm import s_tir, te
 
-from ibert_tvm.schedules.scalar_rows import (
+from ibert_tvm.schedules.loops import (
     UNROLLED,
     fuse_row_passes,
     unroll_innermost,

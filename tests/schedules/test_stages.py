@@ -59,7 +59,7 @@ def merged() -> tirx.PrimFunc:
 
 def rebuilt(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with one loop nest per result, everything else inlined or reduced in place."""
-    graph = StageGraph.of(func)
+    graph = StageGraph(func)
     statements = []
     locals_of = {}
     for stage in graph.stages.values():
@@ -119,25 +119,25 @@ def test_entries_are_what_the_kernel_computes(kernel) -> None:
         tensors = [tvm.runtime.tensor(array) for array in arrays]
         built["main"](*tensors)
         results.append([tensor.numpy() for tensor in tensors])
-    assert len(StageGraph.of(func).outputs) > 0
+    assert len(StageGraph(func).outputs) > 0
     for expected, got in zip(*results, strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
 def test_a_graph_names_its_stages_parameters_and_results() -> None:
     func = chain()
-    graph = StageGraph.of(func)
+    graph = StageGraph(func)
     assert list(graph.stages) == ["doubled", "square", "moved", "narrow"]
     assert [var.name for var in graph.parameters] == ["x", "y"]
     assert [var.name for var in graph.outputs] == ["square", "narrow"]
     assert graph.producer(graph.parameters[0]) is None
-    total = StageGraph.of(sums()).stages["total"]
+    total = StageGraph(sums()).stages["total"]
     assert (total.combine, total.reduced_extents, int(total.initial)) == ("sum", (COLUMNS,), 0)
 
 
 def test_an_entry_is_computed_once() -> None:
     """Of `doubled`, what `square` reads at two rows: two entries, though it reads three."""
-    graph = StageGraph.of(chain())
+    graph = StageGraph(chain())
     evaluation = graph.evaluate()
     row, column = tirx.Var("row", "int32"), tirx.Var("column", "int32")
     evaluation.entry(graph.outputs[0], [row, column])
@@ -146,7 +146,7 @@ def test_an_entry_is_computed_once() -> None:
 
 
 def test_a_reduction_that_is_no_leaf_is_refused() -> None:
-    graph = StageGraph.of(sums())
+    graph = StageGraph(sums())
     with pytest.raises(NotElementwise) as caught:
         graph.evaluate().entry(graph.outputs[0], [tirx.const(0, "int32")] * 2)
     assert str(caught.value) == "stage 'top' is a reduction"
@@ -154,7 +154,7 @@ def test_a_reduction_that_is_no_leaf_is_refused() -> None:
 
 def test_what_a_condition_guards_is_computed_under_it_alone() -> None:
     """`moved` reads `square` at column - 1 under a condition: nothing of it may come before."""
-    graph = StageGraph.of(chain())
+    graph = StageGraph(chain())
     evaluation = graph.evaluate()
     row, column = tirx.Var("row", "int32"), tirx.Var("column", "int32")
     evaluation.entry(graph.outputs[1], [row, column])
