@@ -6,20 +6,19 @@ import numpy as np
 import pytest
 
 from ibert_tvm.frontend.canonicalise import binary
-from ibert_tvm.frontend.canonicalise.emitter import Emitter
+from ibert_tvm.frontend.canonicalise.builder import Builder
+from ibert_tvm.frontend.canonicalise.distance_vectors import PairTerms
 from ibert_tvm.frontend.canonicalise.functions import BINARY
+from ibert_tvm.frontend.canonicalise.mismatch import Mismatch
+from ibert_tvm.frontend.canonicalise.rules_pooling import TokenSum
+from ibert_tvm.frontend.canonicalise.scores import Probabilities, Scores
 from ibert_tvm.frontend.canonicalise.values import (
     Emitted,
     FromInputs,
     Given,
     Hidden,
-    Mismatch,
-    PairTerms,
     Pointwise,
-    Probabilities,
-    Scores,
     Tokens,
-    TokenSum,
     Value,
     Weight,
 )
@@ -29,18 +28,17 @@ COMMUTATIVE = {"relax.add", "relax.multiply", "relax.maximum", "relax.minimum"}
 
 
 @pytest.fixture
-def emitter() -> Emitter:
-    return Emitter(["input_ids", "attention_mask"], 2, 13)
+def builder() -> Builder:
+    return Builder(["input_ids", "attention_mask"], 2, 13)
 
 
 def number(value: float) -> FromInputs:
-    array = np.array(value, np.float32)
-    return FromInputs(lambda: [array], (), array)
+    return FromInputs.of(np.array(value, np.float32))
 
 
-def hidden(emitter: Emitter) -> Hidden:
-    x = Emitted("x", 8, (), emitter.input_vars["input_ids"])
-    return Hidden(x, ((emitter.batch,), (emitter.seq_len,), (Atom("channel", 8),)))
+def hidden(builder: Builder) -> Hidden:
+    x = Emitted("x", 8, (), builder.input_vars["input_ids"])
+    return Hidden(x, ((builder.batch,), (builder.seq_len,), (Atom("channel", 8),)))
 
 
 def test_only_rules_of_commutative_operators_exchange_operands():
@@ -61,19 +59,19 @@ def test_what_has_no_other_use_is_decided_in_either_order(kind, other, op):
     assert list(binary._matching(op, other, kind))
 
 
-def test_a_product_with_a_number_is_the_same_function_in_both_orders(emitter):
-    x, two = hidden(emitter), number(2.0)
-    left = binary.interpret(emitter, "relax.multiply", x, two)
-    right = binary.interpret(emitter, "relax.multiply", two, x)
+def test_a_product_with_a_number_is_the_same_function_in_both_orders(builder):
+    x, two = hidden(builder), number(2.0)
+    left = binary.interpret(builder, "relax.multiply", x, two)
+    right = binary.interpret(builder, "relax.multiply", two, x)
     assert isinstance(left, Pointwise) and isinstance(right, Pointwise)
     np.testing.assert_array_equal(left.samples, right.samples)
     assert (left.text, right.text) == ("multiply(x, 2)", "multiply(2, x)")
 
 
-def test_a_quotient_keeps_its_order(emitter):
-    x, two = hidden(emitter), number(2.0)
-    halves = binary.interpret(emitter, "relax.divide", x, two)
-    inverse = binary.interpret(emitter, "relax.divide", two, x)
+def test_a_quotient_keeps_its_order(builder):
+    x, two = hidden(builder), number(2.0)
+    halves = binary.interpret(builder, "relax.divide", x, two)
+    inverse = binary.interpret(builder, "relax.divide", two, x)
     assert isinstance(halves, Pointwise) and isinstance(inverse, Pointwise)
     assert halves.samples[-1] == 6.0
     assert inverse.samples[-1] == 2.0 / 12.0
@@ -87,16 +85,16 @@ def test_a_quotient_keeps_its_order(emitter):
         ("relax.power", False, "a hidden tensor and weight are its operands"),
     ],
 )
-def test_a_pair_without_a_rule_is_rejected_with_its_classes(emitter, op, swapped, reason):
-    pair: list[Value] = [hidden(emitter), Weight("w", np.arange(8, dtype=np.float32))]
+def test_a_pair_without_a_rule_is_rejected_with_its_classes(builder, op, swapped, reason):
+    pair: list[Value] = [hidden(builder), Weight("w", np.arange(8, dtype=np.float32))]
     with pytest.raises(Mismatch) as error:
-        binary.interpret(emitter, op, *pair[:: -1 if swapped else 1])
+        binary.interpret(builder, op, *pair[:: -1 if swapped else 1])
     assert str(error.value) == reason
 
 
-def test_two_tensors_of_inputs_are_no_hidden_tensor(emitter):
+def test_two_tensors_of_inputs_are_no_hidden_tensor(builder):
     with pytest.raises(Mismatch) as error:
-        binary.interpret(emitter, "relax.add", number(1.0), number(2.0))
+        binary.interpret(builder, "relax.add", number(1.0), number(2.0))
     assert str(error.value) == "none of its operands is a hidden tensor"
 
 

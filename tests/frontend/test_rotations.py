@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ibert_tvm.frontend import UnsupportedModelError, load
-from ibert_tvm.frontend.canonicalise.rotations import fit_rotation
-from ibert_tvm.frontend.canonicalise.values import Mismatch, Term
+from ibert_tvm.frontend.canonicalise.mismatch import Mismatch
+from ibert_tvm.frontend.canonicalise.rotations import Term, fit_rotation
 from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
 from tests.examples import examples
 from tests.frontend import rotary_modules as modules

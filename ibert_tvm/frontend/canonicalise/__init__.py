@@ -87,9 +87,9 @@ def canonicalise(
     try:
         return walk.run(outputs)
     except UnsupportedModelError:
-        if walk.chosen_id is None:
+        if walk.c.chosen_id is None:
             raise
     # What depends on whether a text has that id is constant without it.
-    absent = walk.chosen_id
+    absent = walk.c.chosen_id
     walk = Canonicaliser(module["main"], inputs, *given, revisit=revisit, absent_id=absent)
     return walk.run(outputs)

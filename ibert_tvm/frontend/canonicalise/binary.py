@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from tvm import relax
 
 from . import distance_vectors as distances
-from . import elementwise, rules_attention, rules_mixing, rules_pooling, rules_rows
-from .emitter import Emitter
+from . import elementwise, mixing, rules_attention, rules_pooling, rules_rows
+from .builder import Builder
+from .dispatch import Apply
+from .distance_vectors import PairTerms
 from .functions import BINARY
-from .values import (
-    FromInputs,
-    Given,
-    Hidden,
-    MaskedHidden,
-    Mismatch,
-    Mixed,
-    PairTerms,
-    Pointwise,
-    Probabilities,
-    RowFunction,
-    Scores,
-    Tokens,
-    TokenSum,
-    Value,
-    Weight,
-)
+from .mismatch import Mismatch
+from .mixing import Mixed
+from .rules_pooling import MaskedHidden, TokenSum
+from .rules_rows import RowFunction
+from .scores import Probabilities, Scores
+from .values import FromInputs, Given, Hidden, Pointwise, Scalable, Tokens, Value, Weight
 
 _Left = TypeVar("_Left", bound=Value)
 _Right = TypeVar("_Right", bound=Value)
@@ -58,7 +49,7 @@ class BinaryRule:
 
     left: type[Value]
     right: type[Value]
-    apply: Callable[[Emitter, str, Any, Any], Value | None]
+    apply: Apply
     ops: tuple[str, ...]
     commutes: bool
 
@@ -70,7 +61,7 @@ class BinaryRule:
 def _rule(
     left: type[_Left],
     right: type[_Right],
-    apply: Callable[[Emitter, str, _Left, _Right], Value | None],
+    apply: Callable[[Builder, str, _Left, _Right], Value | None],
     *ops: str,
     commutes: bool = False,
 ) -> BinaryRule:
@@ -78,29 +69,42 @@ def _rule(
     return BinaryRule(left, right, apply, ops or tuple(BINARY), commutes)
 
 
-def _rejected(reason: str) -> Callable[[Emitter, str, Value, Value], None]:
-    def reject(_c: Emitter, _op: str, _left: Value, _right: Value) -> None:
+def _rejected(reason: str) -> Callable[[Builder, str, Value, Value], None]:
+    def reject(_c: Builder, _op: str, _left: Value, _right: Value) -> None:
         raise Mismatch(reason)
 
     return reject
 
 
-def _norm_turned(c: Emitter, op: str, left: Value, right: Value) -> Value | None:
+def _norm_turned(c: Builder, op: str, left: Value, right: Value) -> Value | None:
     """What is turned by position is a norm before: take it for its result."""
     settled = [
-        c.hidden(a) if isinstance(a, RowFunction) and rules_mixing.turns(b, a.base.view) else a
+        a.hidden(c) if isinstance(a, RowFunction) and mixing.turns(b, a.base.view) else a
         for a, b in ((left, right), (right, left))
     ]
     return None if settled == [left, right] else interpret(c, op, *settled)
 
 
+def _times(_c: Builder, op: str, value: Scalable, other: FromInputs) -> Value | None:
+    """A value times a number; None if it is none."""
+    number = other.number()
+    return None if number is None else value.times(number, op)
+
+
+def _over(_c: Builder, op: str, value: Scalable, other: FromInputs) -> Value | None:
+    """A value divided by a number; None if it is none, or 0."""
+    number = other.number()
+    return value.over(number, op) if number else None
+
+
 _RULES = (
+    # What is multiplied by numbers before it is known what it is.
+    _rule(Scalable, FromInputs, _times, _MULTIPLY, commutes=True),
+    _rule(Scalable, FromInputs, _over, _DIVIDE),
     # Terms of scores by distance.
     _rule(Scores, PairTerms, distances.scores_plus_terms, _ADD, commutes=True),
     _rule(PairTerms, PairTerms, distances.joined_terms, _ADD),
     _rule(PairTerms, FromInputs, distances.terms_plus, _ADD, commutes=True),
-    _rule(PairTerms, FromInputs, distances.terms_times, _MULTIPLY, commutes=True),
-    _rule(PairTerms, FromInputs, distances.terms_over, _DIVIDE),
     _rule(
         PairTerms,
         Value,
@@ -108,12 +112,8 @@ _RULES = (
         commutes=True,
     ),
     # Scores, and what becomes of probabilities and sums of tokens.
-    _rule(Scores, FromInputs, rules_attention.scores_times, _MULTIPLY, commutes=True),
-    _rule(Scores, FromInputs, rules_attention.scores_over, _DIVIDE),
-    _rule(Scores, FromInputs, rules_attention.scores_plus, _ADD, commutes=True),
-    _rule(Scores, Weight, rules_attention.scores_plus, _ADD, commutes=True),
-    _rule(Scores, FromInputs, rules_attention.scores_minus, _SUBTRACT),
-    _rule(Scores, Weight, rules_attention.scores_minus, _SUBTRACT),
+    _rule(Scores, Given, rules_attention.scores_plus, _ADD, commutes=True),
+    _rule(Scores, Given, rules_attention.scores_minus, _SUBTRACT),
     _rule(
         Scores,
         Given,
@@ -139,12 +139,10 @@ _RULES = (
     # Channels of heads that are mixed by position.
     _rule(RowFunction, Value, _norm_turned, _MULTIPLY),
     _rule(Value, RowFunction, _norm_turned, _MULTIPLY),
-    _rule(Mixed, Mixed, rules_mixing.mixed_sum, _ADD, _SUBTRACT),
-    _rule(Mixed, FromInputs, rules_mixing.mixed_times, _MULTIPLY, commutes=True),
-    _rule(Mixed, FromInputs, rules_mixing.mixed_over, _DIVIDE),
-    _rule(Mixed, Value, rules_mixing.turned, _MULTIPLY, commutes=True),
-    _rule(Hidden, Value, rules_mixing.turned, _MULTIPLY, commutes=True),
-    _rule(Pointwise, Value, rules_mixing.turned, _MULTIPLY, commutes=True),
+    _rule(Mixed, Mixed, mixing.mixed_sum, _ADD, _SUBTRACT),
+    _rule(Mixed, Value, mixing.turned_by, _MULTIPLY, commutes=True),
+    _rule(Hidden, Value, mixing.turned_by, _MULTIPLY, commutes=True),
+    _rule(Pointwise, Value, mixing.turned_by, _MULTIPLY, commutes=True),
     # Functions of the channels of a token.
     *(_rule(RowFunction, kind, rules_rows.rows_pair) for kind in (RowFunction, Tokens, Given)),
     *(_rule(kind, RowFunction, rules_rows.rows_pair) for kind in (Tokens, Given)),
@@ -155,8 +153,7 @@ _RULES = (
     _rule(Tokens, FromInputs, elementwise.with_number),
     _rule(FromInputs, Tokens, elementwise.with_number),
     _rule(Tokens, FromInputs, rules_pooling.filled_by_sum, _ADD, commutes=True),
-    _rule(Tokens, FromInputs, elementwise.added, _ADD, commutes=True),
-    _rule(Tokens, Weight, elementwise.added, _ADD, commutes=True),
+    _rule(Tokens, Given, elementwise.added, _ADD, commutes=True),
     _rule(Tokens, Weight, elementwise.channel_scale, _MULTIPLY, commutes=True),
     _rule(Tokens, FromInputs, rules_pooling.weighted, _MULTIPLY, commutes=True),
 )
@@ -175,7 +172,7 @@ def _matching(op: str, left: type[Value], right: type[Value]) -> Iterator[tuple[
             yield rule, -1
 
 
-def interpret(c: Emitter, op: str, left: Value, right: Value) -> Value:
+def interpret(c: Builder, op: str, left: Value, right: Value) -> Value:
     """Return what an elementwise operator makes of two operands.
 
     Raises
@@ -189,7 +186,7 @@ def interpret(c: Emitter, op: str, left: Value, right: Value) -> Value:
             return made
     for kind in _UNSETTLED:
         if isinstance(left, kind) or isinstance(right, kind):
-            settled = (c.hidden(x) if isinstance(x, kind) else x for x in (left, right))
+            settled = (x.hidden(c) if isinstance(x, kind) else x for x in (left, right))
             return interpret(c, op, *settled)
     other = next((x for x in (left, right) if not isinstance(x, Tokens)), None)
     if other is None or not any(isinstance(x, Tokens) for x in (left, right)):
@@ -197,11 +194,9 @@ def interpret(c: Emitter, op: str, left: Value, right: Value) -> Value:
     raise Mismatch(f"a hidden tensor and {type(other).__name__.lower()} are its operands")
 
 
-def binary(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+def binary(c: Builder, _call: relax.Call, op: str, left: Value, right: Value) -> Value:
     """Interpret an elementwise operator of two operands."""
-    op = c.op(call)
-    left, right = (_number_of(op, item) for item in operands[:2])
-    return interpret(c, op, left, right)
+    return interpret(c, op, _number_of(op, left), _number_of(op, right))
 
 
 def _number_of(op: str, value: Value) -> Value:
@@ -211,4 +206,4 @@ def _number_of(op: str, value: Value) -> Value:
     array = value.array
     if array.size == 0 or not np.all(array == array.flat[0]):
         return value
-    return FromInputs(lambda: [array], tuple(array.shape), array)
+    return FromInputs.of(array)

@@ -9,39 +9,91 @@ and keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from . import views
-from .emitter import Emitter
-from .inputs import constant_array, scalar
-from .values import (
-    FromInputs,
-    HeadProducts,
-    Hidden,
-    Mismatch,
-    PairTerm,
-    PairTerms,
-    Scores,
-    Value,
-    Weight,
-)
+from .builder import Builder
+from .mismatch import Mismatch
+from .scores import Scores
+from .values import Change, FromInputs, Hidden, LaidOut, Scalable, Value, Weight
 from .views import Atom, Axis, View
 
 
-def head_products(
-    c: Emitter, x: Hidden, weight: Weight, heads: tuple[int, int], op: str
-) -> HeadProducts:
+@dataclass(frozen=True, eq=False)
+class HeadProducts(LaidOut):
+    """Products of the heads of tokens with a constant matrix for each head.
+
+    Parameters
+    ----------
+    x : Hidden
+        The tokens, by head.
+    weight : Weight
+        [heads, channels of a head, n].
+    factor : float
+        Of the products.
+    view : View
+        That of x with `n` columns in the place of the channels.
+    """
+
+    x: Hidden
+    weight: Weight
+    factor: float
+    view: View
+
+
+@dataclass(frozen=True, eq=False)
+class PairTerm:
+    """Products of the heads of tokens with vectors for their distance to others.
+
+    Parameters
+    ----------
+    x : Hidden
+        The tokens, by head.
+    vectors : Weight
+        [2 L - 1, channels], row d + L - 1 for d = other token - token, L of the probe shape.
+    factor : float
+        Of the products.
+    view : View
+        Layout, with atoms ``sequence`` of the tokens and ``other``.
+    """
+
+    x: Hidden
+    vectors: Weight
+    factor: float
+    view: View
+
+
+@dataclass(frozen=True, eq=False)
+class PairTerms(Scalable):
+    """A sum of terms of pairs of tokens, on the way to scores.
+
+    Parameters
+    ----------
+    terms : tuple of PairTerm
+        They are added up.
+    view : View
+        That of the first.
+    """
+
+    terms: tuple[PairTerm, ...]
+    view: View
+
+    def moved(self, c: Builder, op: str, change: Change) -> Value:
+        terms = (replace(term, view=change(term.view, ())) for term in self.terms)
+        return self.after(op, terms=tuple(terms), view=change(self.view, ()))
+
+    def times(self, number: float, op: str) -> PairTerms:
+        terms = (replace(term, factor=term.factor * number) for term in self.terms)
+        return self.after(op, terms=tuple(terms))
+
+
+def head_products(x: Hidden, weight: Weight, heads: tuple[int, int], op: str) -> HeadProducts:
     """Interpret a product of the heads of tokens with a matrix for each head.
 
     Parameters
     ----------
-    c : Emitter
-        The function under construction.
     x : Hidden
         Batch and heads, tokens, channels of a head.
     weight : Weight
@@ -50,10 +102,6 @@ def head_products(
         Their number, and how often each is repeated.
     op : str
         The operator.
-
-    Returns
-    -------
-    HeadProducts
 
     Raises
     ------
@@ -100,17 +148,13 @@ def picked(products: HeadProducts, places: FromInputs, axis: int, op: str) -> Pa
     op : str
         The operator.
 
-    Returns
-    -------
-    PairTerms
-
     Raises
     ------
     Mismatch
         If the places depend on anything but the distance.
     """
     *outer, tokens, columns = views.shape_of(products.view)
-    fixed = constant_array(places)
+    fixed = places.fixed()
     if fixed is None or axis != len(outer) + 1:
         raise Mismatch("products of heads are picked by places that depend on the inputs")
     if fixed.shape != (*outer, tokens, tokens):
@@ -129,34 +173,17 @@ def picked(products: HeadProducts, places: FromInputs, axis: int, op: str) -> Pa
     return PairTerms((term,), view, ops=(*products.ops, op), layer=products.layer)
 
 
-def joined_terms(_c: Emitter, op: str, left: PairTerms, right: PairTerms) -> PairTerms:
+def joined_terms(_c: Builder, op: str, left: PairTerms, right: PairTerms) -> PairTerms:
     """Interpret a sum of terms."""
     return replace(left, terms=(*left.terms, *right.terms), ops=(*left.ops, *right.ops, op))
 
 
-def terms_times(_c: Emitter, op: str, terms: PairTerms, other: FromInputs) -> PairTerms | None:
-    """Interpret terms times a number; None if it is none."""
-    number = scalar(other)
-    return None if number is None else _scaled(terms, number, op)
-
-
-def terms_over(_c: Emitter, op: str, terms: PairTerms, other: FromInputs) -> PairTerms | None:
-    """Interpret terms divided by a number; None if it is none."""
-    number = scalar(other)
-    return _scaled(terms, 1 / number, op) if number else None
-
-
-def terms_plus(_c: Emitter, op: str, terms: PairTerms, other: FromInputs) -> Value | None:
+def terms_plus(_c: Builder, op: str, terms: PairTerms, other: FromInputs) -> Value | None:
     """Interpret terms to which nothing is added; None if it is something."""
-    return terms.after(op) if scalar(other) == 0.0 else None
+    return terms.after(op) if other.number() == 0.0 else None
 
 
-def _scaled(terms: PairTerms, number: float, op: str) -> PairTerms:
-    scaled = (replace(term, factor=term.factor * number) for term in terms.terms)
-    return replace(terms, terms=tuple(scaled), ops=(*terms.ops, op))
-
-
-def scores_plus_terms(_c: Emitter, op: str, scores: Scores, terms: PairTerms) -> Scores:
+def scores_plus_terms(_c: Builder, op: str, scores: Scores, terms: PairTerms) -> Scores:
     """Interpret the sum of scores and terms of the same queries and keys."""
     for term in terms.terms:
         of_queries = _in_place(term, ("query", "key")) == _merged(scores.view)
@@ -201,27 +228,8 @@ def _merged(view: View) -> list[Axis]:
     return [views.merged(axis) for axis in view]
 
 
-def vectors_by_distance(c: Emitter, vectors: Sequence[Weight | None], scale: float) -> list[Any]:
-    """Parameters with the vectors for distances of an attention with this scale.
-
-    Parameters
-    ----------
-    c : Emitter
-        The function under construction.
-    vectors : sequence of Weight or None
-        As they are added to scores that were scaled.
-    scale : float
-        Of the scores.
-
-    Returns
-    -------
-    list of relax.Var or None
-    """
-
-    def one(weight: Weight | None) -> Any:
-        if weight is None:
-            return None
-        array: NDArray[np.float32] = (weight.array / scale).astype(np.float32)
-        return c.weight(f"{weight.name}.by_distance", array)
-
-    return [one(weight) for weight in vectors]
+def by_distance(vectors: Weight | None, scale: float) -> Weight | None:
+    """Return vectors for distances, added to scaled scores, for an attention with this scale."""
+    if vectors is None:
+        return None
+    return Weight(f"{vectors.name}.by_distance", vectors.array / scale)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,35 +22,20 @@ from tvm import relax
 from ibert_tvm.relay_passes.canonical import check_canonical
 
 from ..errors import UnsupportedModelError
-from ..report import Folding, ImportReport, Origin, RefusedOp, ShownTensor, SourceOp
+from ..report import ImportReport, Origin, RefusedOp, ShownTensor, SourceOp
 from .arrays import Array
-from .emitter import Emitter, layer_of
-from .images import image_view
-from .inputs import TOKEN_IDS, InputGraph, constant_array, in_every_run
-from .operands import fold, folds, static_shape, table_of
+from .builder import Builder, layer_of
+from .dispatch import Rule
+from .images import Pixels, image_view
+from .inputs import TOKEN_IDS, InputGraph
+from .mismatch import Mismatch
+from .operands import Table, fold, folds, static_shape, table_of
 from .padding import leave_out_masks
 from .revisit import Revisit
-from .values import (
-    Emitted,
-    FromInputs,
-    Hidden,
-    Mismatch,
-    Pixels,
-    Refusal,
-    Table,
-    Value,
-    Weight,
-)
-from .views import (
-    ViewError,
-    channel_axis,
-    describe,
-    is_tokens,
-    merged,
-)
+from .values import Emitted, FromInputs, Given, Hidden, Refusal, Several, Value, Weight
+from .views import channel_axis, describe, is_tokens, merged
 
-Rule = Callable[[Emitter, relax.Call, list[Any]], Any]
-"""``rule(emitter, call, operands) -> value``; raises Mismatch with the reason."""
+_Environment = Mapping[relax.Var, Value]
 
 
 @dataclass(frozen=True)
@@ -99,7 +84,7 @@ class Canonical:
     absent_id: int | None = None
 
 
-class Canonicaliser(Emitter):
+class Canonicaliser:
     """Rewrite one Relax function to canonical form.
 
     Parameters
@@ -117,9 +102,14 @@ class Canonicaliser(Emitter):
     origins : mapping of str to Origin
         Nodes and tensors of the source by variable name.
     revisit : Revisit, optional
-        See `Emitter`.
+        See `Builder`.
     absent_id : int, optional
         A token id that no text has: the vocabulary is cut there.
+
+    Attributes
+    ----------
+    c : Builder
+        The canonical function under construction.
     """
 
     def __init__(
@@ -138,7 +128,7 @@ class Canonicaliser(Emitter):
         images = _image_sizes(variables, inputs)
         batch, seq_len = _probe_shape(variables, images)
         compared = _compared_ids(function, dict(zip(inputs, variables, strict=True)))
-        super().__init__(
+        self.c = Builder(
             *(inputs, batch, seq_len, images),
             revisit=revisit,
             compared=compared,
@@ -149,6 +139,8 @@ class Canonicaliser(Emitter):
         self._parameters = parameters
         self._names = names
         self._origins = origins
+        self._bindings = [b for block in function.body.blocks for b in block.bindings]
+        self._graph = self._input_graph()
 
     def run(self, output_names: Sequence[str]) -> Canonical:
         """Canonicalise the function.
@@ -158,89 +150,79 @@ class Canonicaliser(Emitter):
         output_names : sequence of str
             Names of the outputs, for messages; empty to number them.
 
-        Returns
-        -------
-        Canonical
-            The result.
-
         Raises
         ------
         UnsupportedModelError
             If an output depends on something that has no canonical form.
         """
-        bindings = [b for block in self.function.body.blocks for b in block.bindings]
-        environment: dict[relax.Var, Any] = {}
-        graph = self._input_graph(bindings)
-        for name, variable in zip(self.input_names, self.function.params, strict=False):
-            if name in self.images:
-                environment[variable] = Pixels(name, image_view(self.batch, self.images[name]))
+        c, environment = self.c, dict[relax.Var, Value]()
+        for name, variable in zip(c.input_names, self.function.params, strict=False):
+            if name in c.images:
+                environment[variable] = Pixels(name, image_view(c.batch, c.images[name]))
             else:
-                environment[variable] = self._from_inputs(variable, graph)
-        for variable in self.function.params[len(self.input_names) :]:
-            environment[variable] = self._parameter(variable)
-        with self._builder.function("main"):
-            with self._builder.dataflow():
-                for binding in bindings:
-                    environment[binding.var] = self._interpret(binding, environment, graph)
+                environment[variable] = self._from_inputs(variable)
+        for variable in self.function.params[len(c.input_names) :]:
+            name = self._names.get(variable.name, variable.name)
+            array = self._parameters[variable.name]
+            environment[variable] = Weight(name, array, layer=layer_of(name))
+        with c.block.function("main"):
+            with c.block.dataflow():
+                for binding in self._bindings:
+                    environment[binding.var] = self._interpret(binding, environment)
                 # The builder has to be closed before an error may leave: TVM complains otherwise.
                 failure: UnsupportedModelError | None = None
                 try:
                     outputs = self._outputs(environment, output_names)
                 except UnsupportedModelError as error:
                     failure, outputs = error, []
-                variables = [self._builder.emit_output(item.var) for item in outputs]
+                variables = [c.block.emit_output(item.var) for item in outputs]
                 self._note_tensors(environment)
-            self._builder.emit_func_output(
+            c.block.emit_func_output(
                 variables[0] if len(variables) == 1 else relax.Tuple(variables),
-                [*self.input_vars.values(), *(var for var, _ in self._weights.values())],
+                [*c.input_vars.values(), *(var for var, _ in c.parameters.values())],
             )
         if failure is not None:
             raise failure
-        module = self._builder.get()
-        module["main"] = module["main"].with_attr("num_input", len(self.input_vars))
+        module = c.block.get()
+        module["main"] = module["main"].with_attr("num_input", len(c.input_vars))
         check_canonical(module)
         module, products = leave_out_masks(module)
-        self.report.foldings += [
-            Folding(name, "nothing sees that padding is set to 0") for name in products
-        ]
+        for name in products:
+            c.note(name, "nothing sees that padding is set to 0")
         return Canonical(
             module,
-            {name: array for name, (_, array) in self._weights.items()},
-            tuple(self.input_vars),
+            {name: array for name, (_, array) in c.parameters.items()},
+            tuple(c.input_vars),
             tuple((item.name, item.var.ty.ndim) for item in outputs),
-            self.num_layers,
-            self.report,
-            next(iter(self._masks), None),
-            tuple(name for name in self.input_vars if name not in self.input_names),
-            self.by_distance,
-            tuple(self.rotations),
-            self.looked_up,
-            self.absent_id,
+            c.num_layers,
+            c.report,
+            next(iter(c.masks), None),
+            tuple(name for name in c.input_vars if name not in c.input_names),
+            c.by_distance,
+            tuple(c.rotations),
+            c.looked_up,
+            c.absent_id,
         )
 
-    def _parameter(self, variable: relax.Var) -> Weight:
-        name = self._names.get(variable.name, variable.name)
-        return Weight(name, self._parameters[variable.name], layer=layer_of(name))
-
-    def _note_tensors(self, environment: Mapping[relax.Var, Any]) -> None:
+    def _note_tensors(self, environment: _Environment) -> None:
         """Note which tensors of the source show canonical values."""
         for variable, value in environment.items():
             origin = self._origins.get(variable.name)
-            shown = self.shown(value) if origin is not None else None
+            shown = value.shown(self.c) if origin is not None else None
             if origin is not None and shown is not None:
-                self.report.tensors += [ShownTensor(name, *shown) for name in origin.tensors]
+                self.c.report.tensors += [ShownTensor(name, *shown) for name in origin.tensors]
 
-    def _input_graph(self, bindings: Sequence[relax.Binding]) -> InputGraph:
+    def _input_graph(self) -> InputGraph:
         """Find the bindings that depend on inputs and constants only, and who else reads them."""
         inputs = [
             variable
-            for name, variable in zip(self.input_names, self.function.params, strict=False)
-            if name not in self.images
+            for name, variable in zip(self.c.input_names, self.function.params, strict=False)
+            if name not in self.c.images
         ]
         known = set(inputs)
         own: list[relax.Binding] = []
         wanted: dict[relax.Var, None] = {}
-        for binding in bindings:
+        for binding in self._bindings:
             reads = list(relax.analysis.free_vars(binding.value))
             translated = not self._origins.get(binding.var.name, Origin()).refused
             if (
@@ -252,90 +234,97 @@ class Canonicaliser(Emitter):
                 own.append(binding)
             else:
                 wanted.update((variable, None) for variable in reads if variable in known)
-        return InputGraph(inputs, own, list(wanted), self.probes)
+        return InputGraph(inputs, own, list(wanted), self.c.probes)
 
-    def _from_inputs(self, variable: relax.Var, graph: InputGraph) -> FromInputs:
+    def _from_inputs(self, variable: relax.Var) -> FromInputs:
         whole = isinstance(variable.ty, relax.TensorType)
         shape = static_shape(variable) if whole else ()
-        return FromInputs(lambda: graph.samples(variable), shape)
+        return FromInputs(lambda: self._graph.samples(variable), shape)
 
-    def _interpret(
-        self, binding: relax.Binding, environment: Mapping[relax.Var, Any], graph: InputGraph
-    ) -> Any:
+    def _interpret(self, binding: relax.Binding, environment: _Environment) -> Value:
         value = binding.value
         origin = self._origins.get(binding.var.name, Origin())
-        self.current = (origin.node, origin.kind)
-        if isinstance(value, relax.Call):
-            operands = [self._operand(argument, environment) for argument in value.args]
-            refused = next((item for item in _leaves(operands) if isinstance(item, Refusal)), None)
-            if refused is not None:
-                return refused
-            try:
-                if origin.refused:
-                    raise Mismatch(origin.refused)
-                return self._call(binding.var, value, operands, graph)
-            except (Mismatch, ViewError) as error:
-                self._flush(operands)
-                near = next((v.layer for v in _leaves(operands) if v.layer), "")
-                op = getattr(error, "op", "") or self.op(value)
-                layer = getattr(error, "layer", "") or near
-                return self._refusal(op, layer, str(error))
+        self.c.current = (origin.node, origin.kind)
         if isinstance(value, relax.TupleGetItem):
-            if binding.var in graph.variables:
-                return self._from_inputs(binding.var, graph)
-            parts = self._operand(value.tuple_value, environment)
-            return parts if isinstance(parts, Refusal) else parts[value.index]
-        return self._operand(value, environment)
+            if binding.var in self._graph.variables:
+                return self._from_inputs(binding.var)
+            whole = _known(self._operand(value.tuple_value, environment))
+            return whole.parts[value.index] if isinstance(whole, Several) else whole
+        if not isinstance(value, relax.Call):
+            return _known(self._operand(value, environment))
+        given = (self._operand(argument, environment) for argument in value.args)
+        operands = [operand for operand in given if operand is not None]
+        leaves = list(_leaves(operands))
+        refused = next((item for item in leaves if isinstance(item, Refusal)), None)
+        if refused is not None:
+            return refused
+        try:
+            if origin.refused:
+                raise Mismatch(origin.refused)
+            return self._call(binding.var, value, operands, leaves)
+        except Mismatch as error:
+            for leaf in leaves:  # so that the report shows what is read as matched
+                with contextlib.suppress(Mismatch):
+                    leaf.hidden(self.c).emit(self.c)
+            near = next((leaf.layer for leaf in leaves if leaf.layer), "")
+            return self._refusal(error, self.c.op(value), near)
 
-    def _flush(self, operands: Sequence[Any]) -> None:
-        """Emit what a refused operator would have read, so that the report shows it as matched."""
-        for value in _leaves(operands):
-            with contextlib.suppress(Mismatch, ViewError):
-                self.emit(self.hidden(value))
-
-    def _operand(self, argument: Any, environment: Mapping[relax.Var, Any]) -> Any:
+    def _operand(self, argument: relax.Expr, environment: _Environment) -> Value | None:
         """Interpretation of an argument; None for shapes and scalars that rules read directly."""
         if isinstance(argument, relax.Var):
             return environment[argument]
         if isinstance(argument, relax.Tuple):
-            return [self._operand(item, environment) for item in argument.fields]
+            given = (self._operand(item, environment) for item in argument.fields)
+            parts = tuple(part for part in given if part is not None)
+            return Several(parts) if parts else None
         if isinstance(argument, tvm.ir.GenericConst):
-            array = argument.value.numpy()
-            return FromInputs(lambda: [array], tuple(array.shape), array)
+            return FromInputs.of(argument.value.numpy())
         return None
 
     def _call(
-        self, variable: relax.Var, call: relax.Call, operands: list[Any], graph: InputGraph
-    ) -> Any:
-        tensors = [item for item in _leaves(operands) if isinstance(item, Value)]
-        if all(isinstance(item, FromInputs) for item in tensors) and variable in graph.variables:
-            first = tensors[0] if tensors else None
+        self,
+        variable: relax.Var,
+        call: relax.Call,
+        operands: Sequence[Value],
+        leaves: Sequence[Value],
+    ) -> Value:
+        op = self.c.op(call)
+        given = [item for item in leaves if isinstance(item, Given)]
+        if len(given) == len(leaves):
+            known = self._given(variable, call, given)
+            if known is not None:
+                return known
+        rule = self.rules.get(str(op))
+        if rule is None:
+            raise Mismatch("no canonical operator computes it")
+        rows = self._rows(call, leaves)
+        if rows is None:
+            return rule(self.c, call, op, *operands)
+        try:
+            found = rule(self.c, call, op, *operands)
+        except Mismatch:
+            return rows
+        if isinstance(found, Several) and isinstance(rows, Several):
+            pairs = zip(found.parts, rows.parts, strict=True)
+            return Several(tuple(_with_rows(part, own) for part, own in pairs))
+        return _with_rows(found, rows)
+
+    def _given(
+        self, variable: relax.Var, call: relax.Call, tensors: Sequence[Given]
+    ) -> Value | None:
+        """What an operator makes of weights and of what depends on inputs; None if a rule says."""
+        first = tensors[0] if tensors else None
+        if variable in self._graph.variables and not any(isinstance(t, Weight) for t in tensors):
             if isinstance(first, FromInputs) and first.constant is not None:
                 self._cut_table(call, first.constant)
             rows = self._constant_positions(call, tensors)
-            return self._from_inputs(variable, graph) if rows is None else rows
-        name = str(call.op.name)
-        if all(isinstance(item, (Weight, FromInputs)) for item in tensors):
-            folded = self._fold(call, tensors)
-            if folded is not None:
-                return folded
-            if folds(name):
-                return self._with_inputs(variable, call, tensors)
-        rule = self.rules.get(name)
-        if rule is None:
-            raise Mismatch("no canonical operator computes it")
-        rows = self._rows(call, tensors)
-        if rows is None:
-            return rule(self, call, operands)
-        try:
-            found = rule(self, call, operands)
-        except (Mismatch, ViewError):
-            return rows
-        if isinstance(found, list):
-            return [_with_rows(part, own) for part, own in zip(found, rows, strict=True)]
-        return _with_rows(found, rows)
+            return self._from_inputs(variable) if rows is None else rows
+        folded = self._fold(call, tensors)
+        if folded is not None or not folds(str(call.op.name)):
+            return folded
+        return self._with_inputs(variable, call, tensors)
 
-    def _rows(self, call: relax.Call, tensors: Sequence[Any]) -> Any:
+    def _rows(self, call: relax.Call, tensors: Sequence[Value]) -> Value | None:
         """What an operator makes of rows that are looked up by position, at the probe shape.
 
         They are a hidden tensor where they are added to one, and numbers where they turn it. None
@@ -345,60 +334,49 @@ class Canonicaliser(Emitter):
         looked = [rows for rows in found if rows is not None]
         if not looked or len(looked) < len(found) or not folds(str(call.op.name)):
             return None
-        made = fold(call, [rows.array for rows in looked])
-        name, layer = looked[0].name, looked[0].layer
-        if isinstance(made, list):
-            return [Weight(name, array, layer=layer) for array in made]
-        return Weight(name, made, layer=layer)
+        return _like(looked[0], fold(call, [rows.array for rows in looked]))
 
-    def _constant_positions(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | None:
+    def _constant_positions(self, call: relax.Call, tensors: Sequence[Given]) -> Weight | None:
         """A slice, one row per token, of a table of positions that is no parameter: sinusoids."""
-        array = tensors[0].constant if len(tensors) == 1 else None
+        only = tensors[0] if len(tensors) == 1 else None
+        array = only.constant if isinstance(only, FromInputs) else None
         if call.op.name != "relax.strided_slice" or array is None or array.dtype.kind != "f":
             return None
-        table = table_of(call, array, self.seq_len.extent)
+        table = table_of(call, array, self.c.seq_len.extent)
         if table is None:
             return None
-        self.report.foldings.append(Folding("positions", "a constant of the graph is a parameter"))
+        self.c.note("positions", "a constant of the graph is a parameter")
         return Weight("positions", fold(call, [array]), table)
 
-    def _fold(self, call: relax.Call, tensors: Sequence[Any]) -> Weight | list[Weight] | None:
+    def _fold(self, call: relax.Call, tensors: Sequence[Given]) -> Value | None:
         """Compute an operator on weights now; None if it is a look-up, which stays."""
         name = str(call.op.name)
-        if name == "relax.take":
-            return None
-        arrays = []
-        for item in tensors:
-            array = item.array if isinstance(item, Weight) else constant_array(item)
-            if array is None:
-                return None
-            arrays.append(array)
         source = next((item for item in tensors if isinstance(item, Weight)), None)
-        if source is None:
+        if source is None or name == "relax.take":
+            return None
+        arrays = [array for item in tensors if (array := item.fixed()) is not None]
+        if len(arrays) < len(tensors):
             return None
         if name not in _MOVES:
-            node = (self.current[0],) if self.current[0] else ()
-            what = f"{self.op(call).kind} computed at import"
-            self.report.foldings.append(Folding(source.name, what, node))
+            node = (self.c.current[0],) if self.c.current[0] else ()
+            self.c.note(source.name, f"{self.c.op(call).kind} computed at import", node)
         result = fold(call, arrays)
         if isinstance(result, list):
-            return [Weight(source.name, part, layer=source.layer) for part in result]
-        table = self._table(call, source, result)
-        return Weight(source.name, result, table, layer=source.layer)
+            return _like(source, result)
+        return replace(_like(source, result), table=self._table(call, source, result))
 
     def _with_inputs(
-        self, variable: relax.Var, call: relax.Call, tensors: Sequence[Any]
+        self, variable: relax.Var, call: relax.Call, tensors: Sequence[Given]
     ) -> FromInputs:
         """A weight computed with what depends on inputs: a bias of scores with their mask."""
-        names = (t.name if isinstance(t, Weight) else t.weight for t in tensors)
 
         @functools.cache
         def samples() -> list[Array]:
-            runs = zip(*(in_every_run(item, self.probes) for item in tensors), strict=True)
+            runs = zip(*(item.in_every_run(self.c.probes) for item in tensors), strict=True)
             return [fold(call, list(arrays)) for arrays in runs]
 
         layer = next((item.layer for item in tensors if item.layer), "")
-        weight = next((name for name in names if name), "")
+        weight = next((name for item in tensors if (name := item.source_name())), "")
         return FromInputs(samples, static_shape(variable), weight=weight, layer=layer)
 
     def _table(self, call: relax.Call, source: Weight, result: Array) -> Table | None:
@@ -412,43 +390,42 @@ class Canonicaliser(Emitter):
     def _cut_table(self, call: relax.Call, array: Array) -> Table | None:
         """Table of positions that is cut to the length; None if it is none."""
         sliced = call.op.name == "relax.strided_slice"
-        table = table_of(call, array, self.seq_len.extent) if sliced else None
+        table = table_of(call, array, self.c.seq_len.extent) if sliced else None
         if table is not None:
-            self.note_positions(len(table.array) - table.offset)
+            self.c.note_positions(len(table.array) - table.offset)
         return table
 
-    def _outputs(
-        self, environment: Mapping[relax.Var, Any], output_names: Sequence[str]
-    ) -> list[Emitted]:
-        body = self._operand(self.function.body.body, environment)
-        values = body if isinstance(body, list) else [body]
-        result = []
+    def _outputs(self, environment: _Environment, output_names: Sequence[str]) -> list[Emitted]:
+        body = _known(self._operand(self.function.body.body, environment))
+        values = body.parts if isinstance(body, Several) else (body,)
         names = output_names or [f"output{index}" for index in range(len(values))]
-        for name, value in zip(names, values, strict=True):
-            if isinstance(value, Refusal):
-                raise self._refused(value, name)
-            try:
-                hidden = self.hidden(value)
-                channels = channel_axis(hidden.source.channels)
-                ends = [merged(axis) for axis in (hidden.view[0], hidden.view[-1])]
-                inner = hidden.view[1:-1]
-                fits = ends == [self.rows, channels] and all(map(is_tokens, inner))
-                if not fits or len(inner) > 1 or hidden.missing:
-                    raise Mismatch(
-                        f"its layout is {describe(hidden.view)}, not [batch, sequence, channels] "
-                        "or [batch, channels]"
-                    )
-                result.append(self.emit(hidden))
-            except (Mismatch, ViewError) as error:
-                op = getattr(error, "op", "") or "output"
-                layer = getattr(error, "layer", "") or getattr(value, "layer", "")
-                raise self._refused(self._refusal(op, layer, str(error)), name) from error
-        return result
+        return [self._output(*pair) for pair in zip(names, values, strict=True)]
 
-    def _refusal(self, op: str, layer: str, why: str) -> Refusal:
+    def _output(self, name: str, value: Value) -> Emitted:
+        if isinstance(value, Refusal):
+            raise self._refused(value, name)
+        try:
+            hidden = value.hidden(self.c)
+            channels = channel_axis(hidden.source.channels)
+            ends = [merged(axis) for axis in (hidden.view[0], hidden.view[-1])]
+            inner = hidden.view[1:-1]
+            fits = ends == [self.c.rows, channels] and all(map(is_tokens, inner))
+            if not fits or len(inner) > 1 or hidden.missing:
+                raise Mismatch(
+                    f"its layout is {describe(hidden.view)}, not [batch, sequence, channels] "
+                    "or [batch, channels]"
+                )
+            return hidden.emit(self.c)
+        except Mismatch as error:
+            refusal = self._refusal(error, SourceOp("output"), value.layer)
+            raise self._refused(refusal, name) from error
+
+    def _refusal(self, error: Mismatch, own: SourceOp, layer: str) -> Refusal:
+        op = error.op or own
+        layer = error.layer or layer
         kind, node = getattr(op, "kind", op), getattr(op, "node", "")
-        self.report.refusals.append(RefusedOp(kind, layer, why, node))
-        return Refusal(SourceOp(kind, node), why, layer=layer)
+        self.c.report.refusals.append(RefusedOp(kind, layer, str(error), node))
+        return Refusal(SourceOp(kind, node), str(error), layer=layer)
 
     def _refused(self, refusal: Refusal, output: str) -> UnsupportedModelError:
         node = getattr(refusal.op, "node", "")
@@ -461,7 +438,7 @@ class Canonicaliser(Emitter):
             todo="use a model built from linear, attention, layer_norm, gelu, relu, tanh, "
             "embedding and add, or change this part of it; `ibert inspect` shows what was matched",
         )
-        error.report = self.report
+        error.report = self.c.report
         return error
 
 
@@ -517,19 +494,31 @@ def _probe_shape(
     return shape[0], shape[1]
 
 
-def _with_rows(found: Any, rows: Weight) -> Any:
+def _with_rows(found: Value, rows: Value) -> Value:
     """A hidden tensor that is looked up by position, with its rows; else the rows alone."""
-    return replace(found, rows=rows) if isinstance(found, Hidden) else rows
+    if isinstance(found, Hidden) and isinstance(rows, Weight):
+        return replace(found, rows=rows)
+    return rows
 
 
-def _leaves(operands: Sequence[Any]) -> list[Any]:
-    result: list[Any] = []
+def _like(weight: Weight, made: Array | list[Array]) -> Any:
+    """What an operator made of a weight."""
+    if isinstance(made, list):
+        return Several(tuple(Weight(weight.name, part, layer=weight.layer) for part in made))
+    return Weight(weight.name, made, layer=weight.layer)
+
+
+def _known(value: Value | None) -> Value:
+    assert value is not None  # a tensor, not a shape
+    return value
+
+
+def _leaves(operands: Sequence[Value]) -> Iterator[Value]:
     for item in operands:
-        if isinstance(item, list):
-            result.extend(_leaves(item))
-        elif item is not None:
-            result.append(item)
-    return result
+        if isinstance(item, Several):
+            yield from _leaves(item.parts)
+        else:
+            yield item
 
 
 def _compared_ids(function: relax.Function, inputs: Mapping[str, relax.Var]) -> list[int]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import views
-from .emitter import Emitter
-from .values import Hidden, Mismatch
+from .builder import Builder
+from .mismatch import Mismatch
+from .values import Hidden
 from .views import Axis
 
 
 def heads_of(
-    c: Emitter, hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str
+    c: Builder, hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str
 ) -> tuple[int, int]:
     """Return the number of heads, and how often each is repeated.
 
     Parameters
     ----------
-    c : Emitter
+    c : Builder
         The function under construction.
     hidden : Hidden
         Queries, keys or values.

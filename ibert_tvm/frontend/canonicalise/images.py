@@ -2,11 +2,49 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from .values import Mismatch, Pixels
+from .builder import Builder
+from .mismatch import Mismatch
+from .values import Emitted, Hidden, LaidOut
 from .views import Atom, Axis, View, describe, merged
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels(LaidOut):
+    """The images, moved but not computed with.
+
+    Parameters
+    ----------
+    name : str
+        Name of the input.
+    view : View
+        How the tensor lays them out: atoms batch, plane, row, column.
+    """
+
+    name: str
+    view: View
+
+    def hidden(self, c: Builder) -> Hidden:
+        tall, wide, view = patch_layout(self, c.batch, c.images[self.name])
+        return Hidden(self.patches(c, tall, wide), view, ops=self.ops, layer=self.layer)
+
+    def patches(self, c: Builder, height: int, width: int) -> Emitted:
+        """Return the patches of the input, emitted once per size."""
+        size = {"patch_height": height, "patch_width": width}
+        return self._cut(c, "patches", height * width, size)
+
+    def windows(self, c: Builder, **sides: int) -> Emitted:
+        """Return the windows of the input, which may overlap, emitted once per size."""
+        return self._cut(c, "windows", sides["height"] * sides["width"], sides)
+
+    def _cut(self, c: Builder, kind: str, area: int, sides: Mapping[str, int]) -> Emitted:
+        def make() -> Emitted:
+            channels, pixels = c.images[self.name][0] * area, c.input_vars[self.name]
+            return Emitted.call(c, kind, f"{self.name}.{kind}", channels, (), pixels, **sides)
+
+        return c.once((self.name, *sides.values()), make)
 
 
 def image_view(batch: Atom, size: tuple[int, ...]) -> View:
@@ -80,14 +118,3 @@ def _extent(axis: Axis, kind: str) -> int:
     """Number of neighbouring pixels, planes or rows that an axis holds."""
     extents = [atom.extent for atom in axis if atom.kind == kind and atom.stride == 1]
     return extents[0] if extents else 1
-
-
-def channel_order(axis: Axis, channels: int) -> NDArray[np.int64] | None:
-    """Return the channel at every place of an axis, or None if it does not hold each once."""
-    order = np.zeros(1, np.int64)
-    for atom in axis:
-        if atom.kind != "channel":
-            return None
-        steps = np.arange(atom.extent, dtype=np.int64) * atom.stride
-        order = (order[:, None] + steps).reshape(-1)
-    return order if np.array_equal(np.sort(order), np.arange(channels)) else None

@@ -20,8 +20,8 @@ from tvm import relax
 
 from ...common.errors import error_lines
 from .arrays import Array
+from .mismatch import Mismatch
 from .operands import static_shape
-from .values import FromInputs, Mismatch, Weight
 
 TOKEN_IDS = "input_ids"
 """The input that holds token ids."""
@@ -232,13 +232,15 @@ class Ids:
     has_batch: bool = True
 
 
-def as_ids(value: FromInputs, probes: Probes) -> Ids:
-    """Tell what indices `value` holds.
+def as_ids(arrays: Sequence[Array], shape: tuple[int, ...], probes: Probes) -> Ids:
+    """Tell what indices a tensor holds.
 
     Parameters
     ----------
-    value : FromInputs
-        The tensor.
+    arrays : sequence of numpy.ndarray
+        Its values in every run.
+    shape : tuple of int
+        Its shape in the source.
     probes : Probes
         The probe runs.
 
@@ -252,7 +254,6 @@ def as_ids(value: FromInputs, probes: Probes) -> Ids:
     Mismatch
         If it is nothing known, or an index into the probe shape.
     """
-    arrays = value.samples()
     constant = all(np.array_equal(array, arrays[0]) for array in arrays)
     first = arrays[0]
     if constant and first.size and np.all(first == first.flat[0]):
@@ -263,7 +264,7 @@ def as_ids(value: FromInputs, probes: Probes) -> Ids:
     if first.size == probes.seq_len**2:
         raise Mismatch("its indices are one per pair of tokens, and depend on the inputs")
     if len(kept) != len(tokens):
-        raise Mismatch(f"indices of shape {value.shape} are not one per token")
+        raise Mismatch(f"indices of shape {shape} are not one per token")
     has_batch = kept[0].shape[0] == probes.batch
     if constant:
         offset = int(kept[0].flat[0])
@@ -292,27 +293,11 @@ def _roberta(ids: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
     return result
 
 
-def scalar(value: FromInputs) -> float | None:
-    """Return the number that every element of `value` holds in every run, or None.
-
-    Elements that are none, 0 / 0 of a sequence without tokens, may be any.
-    """
-    number: float | None = None
-    for array in [value.constant] if value.constant is not None else value.samples():
-        numbers = array[~np.isnan(array)] if array.dtype.kind == "f" else array.reshape(-1)
-        if numbers.size == 0:
-            continue
-        number = float(numbers[0]) if number is None else number
-        if not np.all(numbers == number):
-            return None
-    return number
-
-
-def compared_id(condition: FromInputs, probes: Probes) -> int | None:
-    """Return the id that a token has where a condition [batch, seq_len, ...] holds, or None."""
+def compared_id(condition: Sequence[Array], probes: Probes) -> int | None:
+    """Return the id that a token has where a condition holds in every run, or None."""
     if TOKEN_IDS not in probes.names:
         return None
-    found = [_as_tokens(array, probes) for array in condition.samples()]
+    found = [_as_tokens(array, probes) for array in condition]
     for number in probes.compared:
         if all(
             array is not None and np.array_equal(array != 0, run[TOKEN_IDS] == number)
@@ -320,19 +305,3 @@ def compared_id(condition: FromInputs, probes: Probes) -> int | None:
         ):
             return number
     return None
-
-
-def in_every_run(value: FromInputs | Weight, probes: Probes) -> list[Array]:
-    """Return the values of a tensor in every run, also where it is the same in all of them."""
-    if isinstance(value, FromInputs) and value.constant is None:
-        return value.samples()
-    array = value.array if isinstance(value, Weight) else value.constant
-    return [np.asarray(array)] * len(probes.runs)
-
-
-def constant_array(value: FromInputs) -> Array | None:
-    """Return the array that `value` holds in every run, or None if it depends on the inputs."""
-    if value.constant is not None:
-        return value.constant
-    arrays = value.samples()
-    return arrays[0] if all(np.array_equal(a, arrays[0]) for a in arrays) else None

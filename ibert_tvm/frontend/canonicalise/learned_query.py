@@ -7,43 +7,66 @@ bias goes.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
-
-from ibert_tvm.relay_passes.canonical import build
+from numpy.typing import NDArray
+from tvm import relax
 
 from . import views
-from .emitter import Emitter, layer_of
+from .builder import Builder, layer_of
+from .computed import Linear
 from .heads import heads_of
-from .values import Hidden, Linear, Mismatch, QueryScores, Weight
-from .views import Atom
+from .mismatch import Mismatch
+from .values import Emitted, Hidden, LaidOut, Value, Weight
+from .views import Atom, View
 
 
-def query_scores(c: Emitter, query: Weight, k: Hidden, op: str) -> QueryScores:
+@dataclass(frozen=True, eq=False)
+class QueryScores(LaidOut):
+    """Scores of one query that is a weight, or their softmax.
+
+    Parameters
+    ----------
+    k : Hidden
+        The keys.
+    name : str
+        Of the weight.
+    queries : numpy.ndarray
+        float64 [heads, channels of a head], scaled as the scores are.
+    view : View
+        Their layout; there is one query.
+    normalised : bool
+        Whether they are probabilities.
+    """
+
+    k: Hidden
+    name: str
+    queries: NDArray[np.float64]
+    view: View
+    normalised: bool = False
+
+
+def query_scores(c: Builder, _call: relax.Call, op: str, query: Weight, keys: Value) -> QueryScores:
     """Return the scores that a weight [..., 1, channels of a head] gives to keys.
 
     Parameters
     ----------
-    c : Emitter
+    c : Builder
         The function under construction.
-    query : Weight
-        Broadcasts to the layout of batch and heads of the keys.
-    k : Hidden
-        Keys, [batch and heads, channels of a head, tokens].
     op : str
         The operator.
-
-    Returns
-    -------
-    QueryScores
-        The scores.
+    query : Weight
+        Broadcasts to the layout of batch and heads of the keys.
+    keys : Value
+        [batch and heads, channels of a head, tokens].
 
     Raises
     ------
     Mismatch
         If the weight is not one query for all sequences, or the keys are no such layout.
     """
+    k = keys.hidden(c)
     rows, width = query.array.shape[-2:] if query.array.ndim > 1 else (0, 0)
     if len(k.view) < 3 or rows != 1 or not views.is_tokens(k.view[-1]):
         raise Mismatch(
@@ -74,7 +97,9 @@ def query_scores(c: Emitter, query: Weight, k: Hidden, op: str) -> QueryScores:
     return QueryScores(k, query.name, queries, view, ops=(*k.ops, op), layer=k.layer)
 
 
-def pooled_by_query(c: Emitter, weights: QueryScores, v: Hidden, op: str) -> Hidden:
+def pooled_by_query(
+    c: Builder, _call: relax.Call, op: str, weights: QueryScores, values: Value
+) -> Hidden:
     """Return what a learned query sees: the product of its probabilities and the values.
 
     Raises
@@ -82,7 +107,7 @@ def pooled_by_query(c: Emitter, weights: QueryScores, v: Hidden, op: str) -> Hid
     Mismatch
         If keys and values are not the projections of the same tokens.
     """
-    source = weights.k.source
+    v, source = values.hidden(c), weights.k.source
     if not weights.normalised or weights.view[:-2] != v.view[:-2] or weights.view[-2] != ():
         raise Mismatch(f"scores of a learned query multiply {views.describe(v.view)}")
     if not isinstance(source, Linear) or not views.is_tokens(v.view[-2]):
@@ -101,10 +126,8 @@ def pooled_by_query(c: Emitter, weights: QueryScores, v: Hidden, op: str) -> Hid
         Weight(f"{layer}.scores.weight", rows.astype(np.float32)),
         Weight(f"{layer}.scores.bias", np.zeros(heads, np.float32)),
     )
-    given = c.emit_source(scores)
-    values = c.emit(v)
-    operands = given.var, values.var, c.attention_mask(None)
-    name = c.unique(f"{layer}.pooled")
-    ops = (*v.ops, op)
-    emitted = c.record(build.attention_pool, name, values.channels, ops, *operands)
-    return Hidden(emitted, (*v.view[:-2], (), v.view[-1]), layer=name)
+    given, pooled = scores.emit(c), v.emit(c)
+    operands = given, pooled, c.attention_mask(None)
+    all_ops, name = (*v.ops, op), f"{layer}.pooled"
+    emitted = Emitted.call(c, "attention_pool", name, pooled.channels, all_ops, *operands)
+    return Hidden(emitted, (*v.view[:-2], (), v.view[-1]), layer=emitted.name)

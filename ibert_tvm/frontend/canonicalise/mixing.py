@@ -11,22 +11,89 @@ channels of the head it adds up, with which factors. What the sum is, is decided
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import functions, views
 from .arrays import Array
-from .values import Hidden, Mismatch, Mixed, Pointwise, Term, TokenRun
+from .builder import Builder, layer_of
+from .computed import Linear, TokenRun
+from .mismatch import Mismatch
+from .rotations import Term, fit_rotation
+from .values import Change, Emitted, Hidden, Pointwise, Scalable, Value
 from .views import Atom, Axis, View
 
 Lanes = tuple[list[int], NDArray[np.int64]]
 """Axes of a tensor that enumerate lanes, and the lane at each of their places."""
 
 
-def as_mixed(value: Any) -> Mixed | None:
+@dataclass(frozen=True, eq=False)
+class Mixed(Scalable):
+    """Sums of channels of each head, on the way to a rotation; see `mixing`.
+
+    Parameters
+    ----------
+    base : Hidden
+        What the channels are those of.
+    axis : int
+        Axis of it that enumerates the channels of a head.
+    view : View
+        Layout of the tensor, with atoms ``lane`` in the place of the channels of a head.
+    terms : tuple of Term
+        They are added up.
+    """
+
+    base: Hidden
+    axis: int
+    view: View
+    terms: tuple[Term, ...]
+
+    WHAT: ClassVar[str] = "channels of heads that are mixed by position"
+
+    def times(self, number: float, op: str) -> Mixed:
+        return scaled(self, number, (*self.ops, op))
+
+    def hidden(self, c: Builder) -> Hidden:
+        return c.once(self, lambda: _recognised(c, self))
+
+    def moved(self, c: Builder, op: str, change: Change) -> Value:
+        lanes = in_layout(self, change(self.view, self.base.missing), op)
+        return self.hidden(c).moved(c, op, change) if lanes is None else lanes
+
+    def shown(self, c: Builder) -> tuple[str, float] | None:
+        return self.hidden(c).shown(c) if c.is_made(self) else None
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPart(Hidden):
+    """A hidden tensor that was cut out of each head of another one.
+
+    Parameters
+    ----------
+    part : Mixed
+        The same tensor, before the factor, as lanes of a head.
+    """
+
+    part: Mixed = field(kw_only=True)
+
+    def rearranged(self, change: Change, op: str) -> Hidden:
+        plain = super().rearranged(change, op)
+        part = in_layout(self.part, change(self.part.view, self.missing), op)
+        return _of_part(plain, part)
+
+
+def _of_part(plain: Hidden, part: Mixed | None) -> Hidden:
+    """A hidden tensor that is a part of heads, or is none."""
+    given = (plain.source, plain.view, plain.factor, plain.missing)
+    if part is None:
+        return Hidden(*given, ops=plain.ops, layer=plain.layer)
+    return HeadPart(*given, ops=plain.ops, layer=plain.layer, part=part)
+
+
+def as_mixed(value: Value) -> Mixed | None:
     """Return a value as lanes that are channels of a head; None if it is not made of such.
 
     Parameters
@@ -41,7 +108,7 @@ def as_mixed(value: Any) -> Mixed | None:
         return None if slope is None or of is None else scaled(of, slope, value.ops)
     if not isinstance(value, Hidden):
         return None
-    if value.part is not None:
+    if isinstance(value, HeadPart):
         return scaled(value.part, value.factor, value.part.ops)
     axis = head_axis(value)
     if axis is None:
@@ -164,13 +231,7 @@ def behind_others(value: Mixed, first: Hidden, axis: int, op: str) -> Mixed | No
         Of the whole tensor; None if they are other tensors, or other tokens.
     """
     start, rest, own = first.source, value.base.source, as_mixed(first)
-    if own is None or not isinstance(start, TokenRun) or not isinstance(rest, TokenRun):
-        return None
-    if start.x is not rest.x or (start.first, start.last, rest.last) != (
-        0,
-        rest.first,
-        rest.length,
-    ):
+    if own is None or not isinstance(rest, TokenRun) or not rest.behind(start):
         return None
     axis %= len(own.view)
     if not views.is_tokens(value.view[axis]):
@@ -179,7 +240,7 @@ def behind_others(value: Mixed, first: Hidden, axis: int, op: str) -> Mixed | No
     (axes, ids), (_, more) = lanes_of(own.view), lanes_of(value.view)
     if whole is None or whole != _of_patches(value.view, axis, rest.length):
         return None
-    terms = [term.at(ids.reshape(-1)).among(0, start.last, rest.length) for term in own.terms]
+    terms = [term.at(ids.reshape(-1)).among(0, rest.first, rest.length) for term in own.terms]
     terms += [
         term.at(more.reshape(-1)).among(rest.first, rest.last, rest.length) for term in value.terms
     ]
@@ -291,10 +352,166 @@ def _by_position(array: Array, view: View, axes: Sequence[int]) -> NDArray[np.fl
     return rows[:1] if np.array_equal(rows, np.broadcast_to(rows[:1], rows.shape)) else rows
 
 
-def moved(value: Mixed, view: View, op: str) -> Mixed | None:
+def in_layout(value: Mixed, view: View, op: str) -> Mixed | None:
     """Return a value in another layout; None if it has no lanes of their own there."""
     try:
         lanes_of(view)
     except Mismatch:
         return None
-    return replace(value, view=view, ops=(*value.ops, op))
+    return value.after(op, view=view)
+
+
+def mixed_sum(_c: Builder, op: str, left: Mixed, right: Mixed) -> Mixed:
+    """Interpret a sum or difference of channels of one head."""
+    return added(left, right, 1 if op == "relax.add" else -1, op)
+
+
+def turned_by(_c: Builder, op: str, one: Mixed | Hidden | Pointwise, other: Value) -> Mixed | None:
+    """Interpret channels of heads times numbers by position; None if they are no such."""
+    table = _table(other)
+    known = table is not None and differs_by_position(table, one.view)
+    mixed = as_mixed(one) if known else None
+    return None if mixed is None or table is None else turned(mixed, table, op)
+
+
+def turns(value: Value, view: View) -> bool:
+    """Tell whether a value holds numbers that differ along the tokens of a tensor in `view`."""
+    table = _table(value)
+    return table is not None and differs_by_position(table, view)
+
+
+def _table(value: Value) -> Array | None:
+    """Numbers that are the same in every run; None if a value holds no such."""
+    array = value.fixed()
+    return None if array is None or array.dtype.kind != "f" else array
+
+
+# -- what they are in the end --------------------------------------------------------------
+
+
+def _recognised(c: Builder, value: Mixed) -> Hidden:
+    """Recognise a rotation of the channels of each head, and emit it."""
+    _, lanes = lanes_of(value.view)
+    used = [term.channels[np.any(term.factors != 0, axis=0)] for term in value.terms]
+    first = int(min((channels.min() for channels in used if channels.size), default=0))
+    base, count = value.base, lanes.size
+    width = views.shape_of(base.view)[value.axis]
+    if any(channels.max(initial=0) >= first + count for channels in used):
+        raise Mismatch("channels of a head are picked, in another order or with steps")
+    if count < width:
+        base = slice_channels(base, value.axis, first, first + count, value.ops[-1])
+    terms = tuple(replace(term, channels=term.channels - first) for term in value.terms)
+    tokens = [axis for axis in value.view if views.is_tokens(axis)]
+    if len(tokens) != 1:
+        raise Mismatch(f"{views.describe(value.view)} has no axis of positions")
+    found = fit_rotation(terms, count, views.shape_of((tokens[0],))[0])
+    interleaved = found is not None and found.interleaved
+    # Heads that lay between those of keys and values move closer together with the cut.
+    view = tuple(
+        tuple(
+            atom
+            for lane in axis
+            for atom in _channels_of(_closer(lane, width, count), count, interleaved)
+        )
+        for axis in value.view
+    )
+    if found is None:
+        return Hidden(base.source, view, base.factor, base.missing, ops=value.ops, layer=base.layer)
+    x = (_halves(c, base, count) if interleaved else base).emit(c)
+    if x.var.ty.ndim != 3 or x.channels % count:
+        raise Mismatch(f"{x.name} is rotated, which is not queries or keys of a sequence")
+    table = c.weight("rotary", c.whole_rotation(found.table))
+    given = (f"{x.name}.rotate", x.channels, value.ops, x, table)
+    made = Emitted.call(c, "rotate", *given, num_heads=x.channels // count)
+    layer = layer_of(x.name)
+    return Hidden(made, view, found.amplitude, base.missing, layer=layer)
+
+
+def _halves(c: Builder, base: Hidden, width: int) -> Hidden:
+    """Reorder the rows of a linear layer: pairs of neighbours come to lie half a head apart."""
+    source = base.source
+    if not isinstance(source, Linear):
+        raise Mismatch(
+            f"neighbouring channels of {source.name} are rotated as pairs, and only the "
+            "channels of a linear layer can be reordered for that"
+        )
+
+    def reorder() -> Linear:
+        order = np.arange(source.channels).reshape(-1, width // 2, 2).swapaxes(1, 2).reshape(-1)
+        c.note(source.name, "rows reordered: pairs that are rotated lie half a head apart")
+        return source.changed(lambda array: array[order])
+
+    return replace(base, source=c.once(("halves", source), reorder))
+
+
+def _closer(atom: Atom, width: int, count: int) -> Atom:
+    """Heads of `width` channels of which `count` are left."""
+    if atom.kind != "channel" or atom.stride < width:
+        return atom
+    return Atom("channel", atom.extent, atom.stride // width * count)
+
+
+def _channels_of(lane: Atom, count: int, interleaved: bool) -> Axis:
+    """Channels that lanes of a head are; neighbours lie half a head apart if it is interleaved."""
+    if lane.kind != "lane":
+        return (lane,)
+    if not interleaved:
+        return (Atom("channel", lane.extent, lane.stride),)
+    if lane.stride % 2 == 0:
+        return (Atom("channel", lane.extent, lane.stride // 2),)
+    if lane.extent % 2:
+        raise Mismatch("pairs of channels that are rotated are taken apart")
+    pairs = (Atom("channel", lane.extent // 2),) if lane.extent > 2 else ()
+    return (*pairs, Atom("channel", 2, count // 2))
+
+
+def slice_channels(hidden: Hidden, axis: int, first: int, last: int, op: str) -> Hidden:
+    """Channels `first` to `last` of a linear layer: rows of its weight."""
+    source = hidden.source
+    atoms = views.merged(hidden.view[axis])
+    if not isinstance(source, Linear) or len(atoms) != 1 or atoms[0].kind != "channel":
+        raise Mismatch(
+            f"{views.describe(hidden.view)} is cut along axis {axis}, which only the channels of a "
+            "linear layer allow"
+        )
+    stride, extent = atoms[0].stride, atoms[0].extent
+    outer = [a for item in hidden.view for a in item if a.kind == "channel" and a.stride > stride]
+    everything = np.arange(source.channels).reshape(-1, extent, stride)
+    kept = everything[:, first:last, :].reshape(-1)
+    # Heads may interleave queries, keys and values; the step tells their parts apart.
+    step = "" if len(everything) == 1 else f":{extent * stride}"
+    part = f"[{kept[0]}:{kept[-1] + 1}{step}]"
+    # Atoms outside of the cut one move closer together; those inside stay.
+    width = last - first
+    moved = {a: Atom("channel", a.extent, a.stride // extent * width) for a in outer}
+    view = tuple(
+        tuple(moved.get(a, a) for a in item)
+        if i != axis
+        else ((Atom("channel", width, stride),) if width > 1 else ())
+        for i, item in enumerate(hidden.view)
+    )
+    cut = source.changed(
+        lambda array: array[kept],
+        part,
+        name=f"{source.name}{part}",
+        channels=len(kept),
+        ops=(*source.ops, *hidden.ops, op),
+    )
+    lanes = head_part(hidden, axis, slice(first, last), op)
+    plain = Hidden(cut, view, hidden.factor, hidden.missing, layer=hidden.layer)
+    return _of_part(plain, lanes)
+
+
+def head_part(hidden: Hidden, axis: int, places: slice, op: str) -> Mixed | None:
+    """Return channels that are cut out of each head as lanes of it; None if they are no such.
+
+    All channels in one axis are those of projections side by side, not of a head, unless heads have
+    an axis of their own, if only for one of them.
+    """
+    everything = views.shape_of(hidden.view)[axis] == hidden.source.channels
+    if not isinstance(hidden, HeadPart) and everything and len(hidden.view) <= views.HIDDEN_AXES:
+        return None
+    whole = as_mixed(replace(hidden, factor=1.0))
+    if whole is None or [atom.kind for atom in views.merged(whole.view[axis])] != ["lane"]:
+        return None
+    return chosen(whole, axis, places, op)

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
 
 from .arrays import Array
-from .values import Mismatch, Table
+from .mismatch import Mismatch
+
+
+@dataclass(frozen=True)
+class Table:
+    """Where a weight with one row per token of the probe shape was cut out: a table of positions.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        The whole table [positions, channels].
+    offset : int
+        Row of the first token.
+    """
+
+    array: Array
+    offset: int
 
 
 def integer(value: Any) -> int:

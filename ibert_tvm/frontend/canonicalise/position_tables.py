@@ -6,32 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from ibert_tvm.relay_passes.canonical import build
-
 from . import views
-from .emitter import Emitter, layer_of
-from .inputs import Ids, constant_array
-from .values import (
-    Embedded,
-    FromInputs,
-    Hidden,
-    Mismatch,
-    Prepended,
-    Table,
-    Weight,
-)
+from .builder import Builder, layer_of
+from .computed import Embedded, Prepended
+from .inputs import Ids
+from .mismatch import Mismatch
+from .operands import Table
+from .values import Emitted, Given, Hidden, Weight, add
 
 
-def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hidden | None:
+def add_table(c: Builder, x: Hidden, other: Given, op: str) -> Hidden | None:
     """Add a table of one row per token; None if `other` is not one.
 
     Parameters
     ----------
-    c : Emitter
+    c : Builder
         The function under construction.
     x : Hidden
         The other term.
-    other : Weight or FromInputs
+    other : Given
         Perhaps [tokens, channels], or [rows, columns, channels], after axes of extent 1.
     op : str
         The operator.
@@ -46,7 +39,7 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
     Mismatch
         If it is a table for the exported length only.
     """
-    array = constant_array(other) if isinstance(other, FromInputs) else other.array
+    array = other.fixed()
     # Patches of images may still be in rows and columns.
     places = views.flatten(x.view[1:-1])
     if array is None or len(x.view) < 3 or not views.is_tokens(places):
@@ -58,20 +51,19 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
     channels = x.source.channels
     if array.shape[-1] != channels:
         return None
-    c.require_all_channels(x)
+    x.require_all_channels()
     array = np.asarray(array.reshape(tokens.extent, channels), np.float32)
-    name = other.name if isinstance(other, Weight) else f"{x.source.name}.positions"
+    weight = other if isinstance(other, Weight) else None
+    name = f"{x.source.name}.positions" if weight is None else weight.name
     if tokens.kind == "patch":
         source = x.source
         if isinstance(source, Prepended) and source.table is None and x.factor == 1.0:
             positions = Weight(name, array)
             return replace(x, source=replace(source, name=name, table=positions), ops=())
-        operands = (c.emit(x).var, c.weight(name, array))
-        label, ops = c.unique(name), (*x.ops, op)
-        emitted = c.record(build.add_positions, label, channels, ops, *operands)
-        return Hidden(emitted, x.view, layer=x.layer)
-    table = other.table if isinstance(other, Weight) else None
-    if table is None and c.revisit is not None and isinstance(other, Weight):
+        given = (channels, (*x.ops, op), x.emit(c), Weight(name, array))
+        return Hidden(Emitted.call(c, "add_positions", name, *given), x.view, layer=x.layer)
+    table = None if weight is None else weight.table
+    if table is None and c.revisit is not None and weight is not None:
         table = Table(array, 0)  # as long as the sequence, so nothing is cut
     if table is None:
         raise Mismatch(
@@ -82,4 +74,4 @@ def add_table(c: Emitter, x: Hidden, other: Weight | FromInputs, op: str) -> Hid
     ids = c.positions(Ids("absolute", value=table.offset, has_batch=False), f"{name}.position_ids")
     source = Embedded(name, channels, (), rows, ids)
     view = ((c.seq_len,), views.channel_axis(channels))
-    return c.add(x, Hidden(source, view, missing=c.rows, layer=layer_of(name)), (op,))
+    return add(c, x, Hidden(source, view, missing=c.rows, layer=layer_of(name)), (op,))

@@ -7,10 +7,36 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .values import Mismatch, Term
+from .mismatch import Mismatch
 
 # Of cosines and sines that stand for one angle: they are computed once, or in two ways, in float32.
 _TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """One channel of a head for each lane, times a factor for each position.
+
+    Parameters
+    ----------
+    channels : numpy.ndarray
+        int64 [lanes], places on the axis of the head.
+    factors : numpy.ndarray
+        float64 [positions or 1, lanes].
+    """
+
+    channels: NDArray[np.int64]
+    factors: NDArray[np.float64]
+
+    def at(self, lanes: NDArray[np.int64]) -> Term:
+        """Return the term of some lanes."""
+        return Term(self.channels[lanes], self.factors[:, lanes])
+
+    def among(self, first: int, last: int, positions: int) -> Term:
+        """Return it at some positions, and nothing at the others."""
+        factors = np.zeros((positions, self.channels.size))
+        factors[first:last] = self.factors
+        return Term(self.channels, factors)
 
 
 @dataclass(frozen=True)

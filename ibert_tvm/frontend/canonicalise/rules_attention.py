@@ -4,70 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import UNBOUNDED, build
+from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
 from . import views
-from .distance_vectors import head_products, vectors_by_distance
-from .emitter import Emitter, layer_of
-from .engine import Rule
+from .builder import Builder, layer_of
+from .computed import Joined, Linear
+from .dispatch import Rule, at_kind, by_kind
+from .distance_vectors import by_distance, head_products
 from .heads import heads_of
-from .inputs import scalar
-from .learned_query import pooled_by_query, query_scores
+from .learned_query import QueryScores, pooled_by_query, query_scores
+from .mismatch import Mismatch
 from .operands import optional_axes, static_shape
-from .rules_pooling import filled_by_choice, largest, max_axes
+from .rules_pooling import TO_POOL, filled_by_choice, largest
 from .rules_tokens import joined_product
-from .score_terms import (
-    ADDED,
-    KEPT,
-    MASKED,
-    SUBTRACTED,
-    ScoreLayout,
-)
-from .values import (
-    KEPT_ROWS,
-    FilledHidden,
-    FromInputs,
-    Hidden,
-    Joined,
-    KeptTest,
-    Linear,
-    Mismatch,
-    Pointwise,
-    Probabilities,
-    QueryScores,
-    Scores,
-    Value,
-    Weight,
-    WeightedTokens,
-)
+from .score_terms import ADDED, KEPT, MASKED, SUBTRACTED, ScoreLayout, as_score_term
+from .scores import KEPT_ROWS, KeptTest, Probabilities, Scores, ScoreTerm
+from .values import Emitted, FromInputs, Given, Hidden, Tokens, Value, Weight
 from .views import Atom, Axis, View
-
-_TOKENS = (Hidden, Pointwise)
 
 # -- matrix products ------------------------------------------------------------------------
 
 
-def _matmul(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    left, right = operands
-    op = c.op(call)
-    if isinstance(left, Probabilities):
-        return _context(c, left, c.hidden(right), op)
-    if isinstance(left, QueryScores):
-        return pooled_by_query(c, left, c.hidden(right), op)
-    if isinstance(right, Weight):
-        x = c.hidden(left)
-        if right.array.ndim > 2 and _is_by_head(x):
-            heads = heads_of(c, x, x.view[:-2], x.view[-1], "queries or keys")
-            return head_products(c, x, right, heads, op)
-        return linear(c, x, right, op)
-    if isinstance(left, Weight):
-        return query_scores(c, left, c.hidden(right), op)
-    return _scores(c, c.hidden(left), c.hidden(right), op)
+def _by_weight(c: Builder, _call: relax.Call, op: str, value: Value, weight: Weight) -> Value:
+    x = value.hidden(c)
+    if weight.array.ndim > 2 and _is_by_head(x):
+        heads = heads_of(c, x, x.view[:-2], x.view[-1], "queries or keys")
+        return head_products(x, weight, heads, op)
+    return linear(c, x, weight, op)
 
 
 def _is_by_head(x: Hidden) -> bool:
@@ -75,12 +42,12 @@ def _is_by_head(x: Hidden) -> bool:
     return any(atom.kind == "channel" for atom in views.flatten(x.view[:-1]))
 
 
-def linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
+def linear(c: Builder, x: Hidden, weight: Weight, op: str) -> Hidden:
     """Return the product of a hidden tensor and a matrix of weights.
 
     Parameters
     ----------
-    c : Emitter
+    c : Builder
         The function under construction.
     x : Hidden
         Channels last.
@@ -108,8 +75,8 @@ def linear(c: Emitter, x: Hidden, weight: Weight, op: str) -> Hidden:
         total = joined_product(x.source, weight, lambda part, rows: linear(c, part, rows, op))
         view = (*x.view[:-1], views.channel_axis(total.channels))
         return Hidden(total, view, missing=x.missing, layer=total.name)
-    places = c.channel_places(x)
-    operand = c.emit(x)
+    places = x.channel_places()
+    operand = x.emit(c)
     if operand.channels != weight.array.shape[0]:
         raise Mismatch(
             f"the weight {weight.name} has {weight.array.shape[0]} rows for "
@@ -135,7 +102,7 @@ def _by_head(batch: Sequence[Axis]) -> list[tuple[str, int]]:
     ]
 
 
-def _beside(c: Emitter, keys: Hidden, queries: Sequence[Axis]) -> Hidden:
+def _beside(c: Builder, keys: Hidden, queries: Sequence[Axis]) -> Hidden:
     """Keys or values as a product with heads of queries in these axes repeats them."""
     if len(keys.view) != len(queries) + 2:
         return keys
@@ -155,7 +122,8 @@ def _score_view(q: Hidden) -> View:
     return (*map(heads, q.view[:-2]), *_square(q.view[-2]))
 
 
-def _scores(c: Emitter, q: Hidden, k: Hidden, op: str) -> Scores:
+def _scores(c: Builder, _call: relax.Call, op: str, queries: Value, keys: Value) -> Scores:
+    q, k = queries.hidden(c), keys.hidden(c)
     if len(q.view) != len(k.view) or len(q.view) < 3:
         raise Mismatch("two hidden tensors are multiplied, and not as batches of matrices")
     if not views.is_tokens(q.view[-2]) or q.view[-2] != k.view[-1]:
@@ -193,8 +161,10 @@ def _square(tokens: Axis) -> tuple[Axis, Axis]:
     return (Atom("query", extent),), (Atom("key", extent),)
 
 
-def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
-    scores = weights.scores
+def _context(
+    c: Builder, _call: relax.Call, op: str, weights: Probabilities, given: Value
+) -> Hidden:
+    scores, v = weights.scores, given.hidden(c)
     if len(weights.view) != len(v.view) or not views.is_tokens(v.view[-2]):
         raise Mismatch(f"probabilities multiply {views.describe(v.view)}, which is not the values")
     v = _beside(c, v, scores.q.view[:-2])
@@ -208,7 +178,7 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
             f"probabilities are laid out as {views.describe(weights.view)}, not as "
             f"{views.describe(expected)}"
         )
-    q, k, values = c.emit(scores.q), c.emit(scores.k), c.emit(v)
+    q, k, values = scores.q.emit(c), scores.k.emit(c), v.emit(c)
     by_head = q.channels // scores.heads
     if {k.channels, values.channels} != {shared * by_head} or q.var.ty.ndim != 3:
         raise Mismatch(
@@ -217,26 +187,24 @@ def _context(c: Emitter, weights: Probabilities, v: Hidden, op: str) -> Hidden:
             "of one width are supported, and keys and values with equally many"
         )
     term = scores.term
-    mask = c.attention_mask(term.mask)
-    table = term.seen_bias
-    bias = None if table is None else c.weight(table.name, table.array)
-    name = c.unique(_common_layer(q.name, k.name, values.name))
+    mask, bias = c.attention_mask(term.mask), term.seen_bias
     # c tanh(s / c) does not depend on the sign of c.
     cap = abs(scores.cap or 0.0)
     factor = 1.0 if scores.cap is None else scores.cap
     scale = _usual_scale(scores.scale * factor, by_head)
-    vectors = vectors_by_distance(c, (scores.key_positions, scores.query_positions), scale)
-    ops, operands = (*weights.ops, *v.ops, op), (q.var, k.var, values.var, mask, bias, *vectors)
-    window = {"before": term.before, "after": term.after}
+    vectors = [by_distance(item, scale) for item in (scores.key_positions, scores.query_positions)]
     if cap and any(item is not None for item in vectors):
         raise Mismatch("products with vectors by distance are added to capped scores (softcap)")
+    name, ops = _common_layer(q.name, k.name, values.name), (*weights.ops, *v.ops, op)
+    window = {"before": term.before, "after": term.after}
     attributes = {"num_heads": scores.heads, "scale": scale, "cap": cap, **window}
-    emitted = c.record(build.attention, name, q.channels, ops, *operands, **attributes)
+    operands = (q, k, values, mask, bias, *vectors)
+    emitted = Emitted.call(c, "attention", name, q.channels, ops, *operands, **attributes)
     c.num_layers += 1
     windowed = min(term.before, term.after) < UNBOUNDED
     c.by_distance |= windowed or any(item is not None for item in (bias, *vectors))
     # Heads as queries have them, channels of a head as values: those of queries may be turned.
-    return Hidden(emitted, (*scores.q.view[:-1], v.view[-1]), layer=name)
+    return Hidden(emitted, (*scores.q.view[:-1], v.view[-1]), layer=emitted.name)
 
 
 def _usual_scale(scale: float, width: int) -> float:
@@ -265,7 +233,7 @@ def _common_layer(*names: str) -> str:
 # -- scores ---------------------------------------------------------------------------------
 
 
-def _apply(c: Emitter, scores: Scores, value: FromInputs | Weight, how: str, op: str) -> Scores:
+def _apply(c: Builder, scores: Scores, value: Given, how: str, op: str) -> Scores:
     """Add a term to the scores, or select them by a condition."""
     atoms = (*(() if c.rows else (c.batch,)), *views.flatten(scores.view))
     layout = ScoreLayout(
@@ -273,48 +241,54 @@ def _apply(c: Emitter, scores: Scores, value: FromInputs | Weight, how: str, op:
         tuple(atom.extent for atom in atoms),
         tuple(atom.kind for atom in atoms),
     )
-    term = c.score_terms(value, layout, how)
-    return replace(scores, term=scores.term.joined(term), ops=(*scores.ops, op))
+    if c.revisit is not None and c.revisit.tables_only:
+        term = ScoreTerm(c.revisit.mask)
+    else:  # all layers share a mask, which is decided once
+        fixed = bool(c.images)
+        term = c.once(
+            (value, layout, how), lambda: as_score_term(value, c.probes, layout, how, fixed)
+        )
+    return scores.after(op, term=scores.term.joined(term))
 
 
-def _where(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    condition, yes, no = operands
-    op = c.op(call)
-    if isinstance(condition, KeptTest):
-        return _empty_rows(condition, yes, no, op)
-    if not isinstance(condition, (FromInputs, Weight)):
-        raise Mismatch("its condition depends on hidden tensors")
-    known = c.absent_id is not None and isinstance(no, _TOKENS)
-    if known and isinstance(condition, FromInputs) and scalar(condition) == 0.0:
+def _scores_or(how: str, *, inverted: bool) -> Rule:
+    """Return the rule of scores that a condition keeps or masks."""
+
+    def rule(
+        c: Builder, _call: relax.Call, op: str, condition: Given, yes: Value, no: Value
+    ) -> Value:
+        kept, other = (no, yes) if inverted else (yes, no)
+        assert isinstance(kept, Scores)
+        low = other.number()
+        if low is None or low > -1e3:
+            raise Mismatch(f"masked scores become {low}, which is not low enough to weigh nothing")
+        return _apply(c, kept, condition, how, op)
+
+    return rule
+
+
+def _filled(
+    c: Builder, _call: relax.Call, op: str, condition: FromInputs, yes: Value, no: Value
+) -> Value:
+    if c.absent_id is not None and isinstance(no, Tokens) and condition.number() == 0.0:
         return no  # it holds where a token has the id that none has
-    if isinstance(yes, Scores) and isinstance(no, FromInputs):
-        kept, other, how = yes, no, KEPT
-    elif isinstance(no, Scores) and isinstance(yes, FromInputs):
-        kept, other, how = no, yes, MASKED
-    elif isinstance(condition, FromInputs) and isinstance(yes, _TOKENS):
-        return filled_by_choice(c, condition, yes, no, op, inverted=False)
-    elif isinstance(condition, FromInputs) and isinstance(no, _TOKENS):
-        return filled_by_choice(c, condition, no, yes, op, inverted=True)
-    else:
-        raise Mismatch("only attention scores and tokens are selected by a condition")
-    low = scalar(other)
-    if low is None or low > -1e3:
-        raise Mismatch(f"masked scores become {low}, which is not low enough to weigh nothing")
-    return _apply(c, kept, condition, how, op)
+    inverted = not isinstance(yes, Tokens)
+    kept, other = (no, yes) if inverted else (yes, no)
+    return filled_by_choice(c, condition, kept, other, op, inverted=inverted)
 
 
-def _empty_rows(condition: KeptTest, yes: Any, no: Any, op: str) -> Value:
+def _empty_rows(
+    _c: Builder, _call: relax.Call, op: str, condition: KeptTest, yes: Value, no: Value
+) -> Value:
     """Torch's attention gives 0 to rows without keys, which is the canonical meaning anyway."""
     empty = ~KEPT_ROWS.any(axis=1)
-    if isinstance(no, Probabilities) and isinstance(yes, FromInputs):
-        kept, other, chosen = no, yes, condition.samples != 0
-    elif isinstance(yes, Probabilities) and isinstance(no, FromInputs):
-        kept, other, chosen = yes, no, condition.samples == 0
-    else:
-        raise Mismatch("a condition on masked scores selects something other than probabilities")
+    first = isinstance(yes, Probabilities)
+    kept, other = (yes, no) if first else (no, yes)
+    chosen = (condition.samples == 0) if first else (condition.samples != 0)
     if (
-        kept.scores is not condition.scores
-        or scalar(other) != 0.0
+        not isinstance(kept, Probabilities)
+        or kept.scores is not condition.scores
+        or other.number() != 0.0
         or not np.array_equal(np.broadcast_to(chosen, KEPT_ROWS.shape)[:, 0], empty)
     ):
         raise Mismatch(
@@ -323,103 +297,119 @@ def _empty_rows(condition: KeptTest, yes: Any, no: Any, op: str) -> Value:
     return replace(kept, ops=(*kept.ops, *condition.ops, op))
 
 
-def _equal(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    for one, other in (operands, operands[::-1]):
-        if isinstance(one, Scores) and isinstance(other, FromInputs):
-            if scalar(other) != -np.inf:
-                break
-            return KeptTest(one, ~KEPT_ROWS, ops=(c.op(call),), layer=one.layer)
-    raise Mismatch("hidden tensors are compared, and only scores with minus infinity may be")
+def _unselected(reason: str) -> Rule:
+    def rule(*_: object) -> Value:
+        raise Mismatch(reason)
+
+    return rule
 
 
-def _is_nan(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    value = operands[0]
-    if not isinstance(value, Probabilities):
-        raise Mismatch("hidden tensors are tested, and only attention probabilities may be")
+_where = by_kind(
+    ((KeptTest, FromInputs, Probabilities), _empty_rows),
+    ((KeptTest, Probabilities, FromInputs), _empty_rows),
+    (
+        (KeptTest, Value, Value),
+        _unselected("a condition on masked scores selects something other than probabilities"),
+    ),
+    ((Given, Scores, FromInputs), _scores_or(KEPT, inverted=False)),
+    ((Given, FromInputs, Scores), _scores_or(MASKED, inverted=True)),
+    ((FromInputs, Tokens, Value), _filled),
+    ((FromInputs, Value, Tokens), _filled),
+    (
+        (Given, Value, Value),
+        _unselected("only attention scores and tokens are selected by a condition"),
+    ),
+    otherwise="its condition depends on hidden tensors",
+)
+
+
+def _equal(_c: Builder, _call: relax.Call, op: str, left: Value, right: Value) -> Value:
+    scores, other = (left, right) if isinstance(left, Scores) else (right, left)
+    if not isinstance(scores, Scores) or other.number() != -np.inf:
+        raise Mismatch("hidden tensors are compared, and only scores with minus infinity may be")
+    return KeptTest(scores, ~KEPT_ROWS, ops=(op,), layer=scores.layer)
+
+
+def _is_nan(_c: Builder, _call: relax.Call, op: str, value: Probabilities) -> Value:
     # A softmax gives no numbers where all scores are minus infinity.
     samples = np.broadcast_to(~KEPT_ROWS.any(axis=1, keepdims=True), KEPT_ROWS.shape)
-    return KeptTest(value.scores, samples, ops=(c.op(call),), layer=value.layer)
+    return KeptTest(value.scores, samples, ops=(op,), layer=value.layer)
 
 
-def _kept_step(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    """Steps from "is this score masked?" to "has this row any key?"."""
-    value = operands[0]
-    op = c.op(call)
-    if call.op.name == "relax.max" and isinstance(value, (*_TOKENS, WeightedTokens, FilledHidden)):
-        axes, keep = max_axes(call)
-        return largest(c, value, axes, op, keep=keep)
-    if not isinstance(value, KeptTest):
-        raise Mismatch("it is applied to something other than a test of masked scores")
-    samples = value.samples
-    if op == "relax.logical_not":
-        samples = ~(samples != 0)
-    else:
-        if optional_axes(call.attrs.axis) not in ([-1], [len(value.scores.view) - 1]):
-            raise Mismatch("a test of masked scores is reduced over something other than the keys")
-        reduce = np.max if op == "relax.max" else np.min
-        samples = reduce(samples, axis=-1, keepdims=True)
-    return replace(value, samples=samples, ops=(*value.ops, op))
+# Steps from "is this score masked?" to "has this row any key?".
 
 
-def _full_like(_c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    number = scalar(operands[1]) if isinstance(operands[1], FromInputs) else None
+def _not_kept(_c: Builder, _call: relax.Call, op: str, test: KeptTest) -> Value:
+    return test.after(op, samples=~(test.samples != 0))
+
+
+def _any_kept(_c: Builder, call: relax.Call, op: str, test: KeptTest) -> Value:
+    if optional_axes(call.attrs.axis) not in ([-1], [len(test.scores.view) - 1]):
+        raise Mismatch("a test of masked scores is reduced over something other than the keys")
+    reduce = np.max if op == "relax.max" else np.min
+    return test.after(op, samples=reduce(test.samples, axis=-1, keepdims=True))
+
+
+def _largest(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
+    axes, keep = optional_axes(call.attrs.axis), bool(call.attrs.keepdims)
+    return largest(c, value, axes, op, keep=keep)
+
+
+def _full_like(_c: Builder, call: relax.Call, _op: str, _like: Value, value: Value) -> Value:
+    number = value.number()
     if number is None:
         raise Mismatch("a tensor is filled with something other than a number")
-    array = np.broadcast_to(np.float32(number), static_shape(call))
-    return FromInputs(lambda: [array], tuple(array.shape), array)
+    return FromInputs.of(np.broadcast_to(np.float32(number), static_shape(call)))
 
 
-def _softmax(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    scores = operands[0]
-    if not isinstance(scores, (Scores, QueryScores)):
-        raise Mismatch("a softmax is taken of something other than attention scores")
+def _softmax(_c: Builder, call: relax.Call, op: str, scores: Scores | QueryScores) -> Value:
     axis = int(call.attrs.axis)
     if [atom.kind for atom in scores.view[axis]] != ["key"]:
         raise Mismatch(
             f"the softmax is over axis {axis} of {views.describe(scores.view)}, not over the keys"
         )
     if isinstance(scores, QueryScores):
-        return replace(scores, normalised=True, ops=(*scores.ops, c.op(call)))
-    return Probabilities(scores, scores.view, ops=(*scores.ops, c.op(call)), layer=scores.layer)
+        return scores.after(op, normalised=True)
+    return Probabilities(scores, scores.view, ops=(*scores.ops, op), layer=scores.layer)
 
 
-def scores_times(_c: Emitter, op: str, scores: Scores, other: FromInputs) -> Scores | None:
-    """Interpret scores times a number; None if it is none."""
-    number = scalar(other)
-    return None if number is None else scores.scaled(number, op)
-
-
-def scores_over(_c: Emitter, op: str, scores: Scores, other: FromInputs) -> Scores | None:
-    """Interpret scores divided by a number; None if it is none."""
-    number = scalar(other)
-    if number is None:
-        return None
-    # The quotient itself: one over the number is rounded.
-    quotient = scores.scaled(1 / number, op)
-    if scores.cap is not None:
-        return replace(quotient, cap=scores.cap / number)
-    return replace(quotient, scale=scores.scale / number)
-
-
-def scores_plus(c: Emitter, op: str, scores: Scores, other: FromInputs | Weight) -> Scores:
+def scores_plus(c: Builder, op: str, scores: Scores, other: Given) -> Scores:
     """Interpret what is added to scores."""
     return _apply(c, scores, other, ADDED, op)
 
 
-def scores_minus(c: Emitter, op: str, scores: Scores, other: FromInputs | Weight) -> Scores:
+def scores_minus(c: Builder, op: str, scores: Scores, other: Given) -> Scores:
     """Interpret what is subtracted from scores."""
     return _apply(c, scores, other, SUBTRACTED, op)
 
 
+_matmul = by_kind(
+    ((Probabilities, Value), _context),
+    ((QueryScores, Value), pooled_by_query),
+    ((Value, Weight), _by_weight),
+    ((Weight, Value), query_scores),
+    ((Value, Value), _scores),
+    otherwise="it is no product of two tensors",
+)
+_NO_TEST = "it is applied to something other than a test of masked scores"
+
 ATTENTION_RULES: dict[str, Rule] = {
     "relax.equal": _equal,
     "relax.full_like": _full_like,
-    "relax.isnan": _is_nan,
-    "relax.logical_not": _kept_step,
+    "relax.isnan": at_kind(
+        Probabilities,
+        _is_nan,
+        "hidden tensors are tested, and only attention probabilities may be",
+    ),
+    "relax.logical_not": at_kind(KeptTest, _not_kept, _NO_TEST),
     "relax.matmul": _matmul,
-    "relax.max": _kept_step,
-    "relax.min": _kept_step,
-    "relax.nn.softmax": _softmax,
+    "relax.max": by_kind(((TO_POOL,), _largest), ((KeptTest,), _any_kept), otherwise=_NO_TEST),
+    "relax.min": at_kind(KeptTest, _any_kept, _NO_TEST),
+    "relax.nn.softmax": at_kind(
+        (Scores, QueryScores),
+        _softmax,
+        "a softmax is taken of something other than attention scores",
+    ),
     "relax.where": _where,
 }
 """Rules by operator."""

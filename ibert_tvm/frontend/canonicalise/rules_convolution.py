@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import build
-
 from . import views
 from .arrays import Array
-from .emitter import Emitter, layer_of
-from .engine import Rule
-from .images import image_view, patch_axes
+from .builder import Builder, layer_of
+from .computed import Linear
+from .dispatch import Rule, by_kind
+from .images import Pixels, image_view, patch_axes
+from .mismatch import Mismatch
 from .operands import integer, integers
 from .rules_attention import linear
-from .values import Emitted, Hidden, Linear, Mismatch, Pixels, Value, Weight
+from .values import Emitted, Hidden, Value, Weight
 from .views import Atom
 
 _LAYOUTS = (("NCW", "OIW"), ("NCHW", "OIHW"))
 
 
-def _convolution(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    value, weight = operands
-    if not isinstance(weight, Weight):
-        raise Mismatch("a convolution by something other than a weight")
+def _convolution(c: Builder, call: relax.Call, op: str, value: Value, weight: Weight) -> Value:
     layouts = (str(call.attrs.data_layout), str(call.attrs.kernel_layout))
     if layouts not in _LAYOUTS or any(step != 1 for step in integers(call.attrs.dilation)):
         raise Mismatch(
@@ -39,7 +35,7 @@ def _convolution(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
     window = weight.array.shape[2:]
     if any(pad >= extent for pad, extent in zip(padding, (*window, *window), strict=True)):
         raise Mismatch(f"a convolution of {_shown(window)} with padding {padding}, which is wider")
-    groups, op = integer(call.attrs.groups), c.op(call)
+    groups = integer(call.attrs.groups)
     if isinstance(value, Pixels):
         return _of_pixels(c, value, weight, strides, (before, after), groups, op)
     if sides != 1:
@@ -47,7 +43,7 @@ def _convolution(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
             "a convolution of hidden tensors in two directions; of an image or of a sequence "
             "convolutions have a form"
         )
-    return _of_tokens(c, c.hidden(value), weight, strides[0], (before[0], after[0]), groups, op)
+    return _of_tokens(c, value.hidden(c), weight, strides[0], (before[0], after[0]), groups, op)
 
 
 def _shown(extents: tuple[int, ...]) -> str:
@@ -55,7 +51,7 @@ def _shown(extents: tuple[int, ...]) -> str:
 
 
 def _of_pixels(
-    c: Emitter,
+    c: Builder,
     pixels: Pixels,
     weight: Weight,
     strides: list[int],
@@ -79,12 +75,12 @@ def _of_pixels(
     top, left = (0, *before)[-2:]
     bottom, right = (0, *after)[-2:]
     if len(window) == 2 and (down, across, *before, *after) == (tall, wide, 0, 0, 0, 0):
-        patches = c.patches(pixels.name, tall, wide)
+        patches = pixels.patches(c, tall, wide)
         rows, columns = size[1] // tall, size[2] // wide
     else:
         sides = {"height": tall, "width": wide, "stride_down": down, "stride_across": across}
         borders = {"top": top, "bottom": bottom, "left": left, "right": right}
-        patches = c.windows(pixels.name, **sides, **borders)
+        patches = pixels.windows(c, **sides, **borders)
         height, width = (1, *size[1:])[-2:]
         rows = (height + top + bottom - tall) // down + 1
         columns = (width + left + right - wide) // across + 1
@@ -94,7 +90,7 @@ def _of_pixels(
 
 
 def _of_tokens(
-    c: Emitter,
+    c: Builder,
     x: Hidden,
     weight: Weight,
     stride: int,
@@ -135,10 +131,10 @@ def _matrix(kernel: Array, groups: int) -> Array:
 
 
 def _neighbours(
-    c: Emitter, x: Hidden, width: int, stride: int, padding: tuple[int, int], op: str
+    c: Builder, x: Hidden, width: int, stride: int, padding: tuple[int, int], op: str
 ) -> tuple[Hidden, tuple[Atom, ...]]:
     """Emit the rows of neighbouring tokens, and return the axis that enumerates them."""
-    if c.channel_places(x) is not None:
+    if x.channel_places() is not None:
         raise Mismatch("a convolution of channels in another order")
     (tokens,) = views.merged(x.view[1])
     before, after = padding
@@ -149,15 +145,12 @@ def _neighbours(
             "padding changes the length of a sequence that may have any"
         )
     rows = (tokens.extent + before + after - width) // stride + 1
-    operand: Emitted = c.emit(x)
+    operand = x.emit(c)
     if operand.var.ty.ndim != 3:
         raise Mismatch(f"{operand.name} has no tokens that are neighbours")
-    made = c.record(
-        build.unfold_tokens,
-        c.unique(f"{operand.name}.neighbours"),
-        operand.channels * width,
-        (*x.ops, op),
-        operand.var,
+    made = Emitted.call(
+        *(c, "unfold_tokens", f"{operand.name}.neighbours", operand.channels * width),
+        *((*x.ops, op), operand),
         width=width,
         stride=stride,
         before=before,
@@ -168,8 +161,11 @@ def _neighbours(
     return Hidden(made, view, layer=x.layer), axis
 
 
-CONVOLUTION_RULES: dict[str, Rule] = {
-    "relax.nn.conv1d": _convolution,
-    "relax.nn.conv2d": _convolution,
-}
+CONVOLUTION_RULES: dict[str, Rule] = dict.fromkeys(
+    ("relax.nn.conv1d", "relax.nn.conv2d"),
+    by_kind(
+        ((Value, Weight), _convolution),
+        otherwise="a convolution by something other than a weight",
+    ),
+)
 """Rules by operator."""

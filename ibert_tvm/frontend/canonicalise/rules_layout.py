@@ -5,143 +5,57 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import numpy as np
 from tvm import relax
 
-from ..report import Folding
 from . import mixing, views
-from .emitter import Emitter, layer_of
-from .engine import Rule
-from .inputs import TOKEN_IDS, Ids, as_ids, constant_array
+from .builder import Builder, layer_of
+from .computed import ConstantRow, Embedded, Linear
+from .dispatch import Rule, by_kind
+from .inputs import TOKEN_IDS, Ids, as_ids
+from .mismatch import Mismatch
+from .mixing import Mixed, head_part, slice_channels
 from .operands import integer, integers, optional_axes, split_bounds, static_shape
 from .rules_tokens import token_run
-from .slices import head_part, slice_channels
-from .values import (
-    Computed,
-    ConstantRow,
-    Embedded,
-    FilledHidden,
-    FromInputs,
-    HeadProducts,
-    Hidden,
-    KeptTest,
-    Linear,
-    Mismatch,
-    Mixed,
-    PairTerms,
-    Pixels,
-    Pointwise,
-    Probabilities,
-    QueryScores,
-    RowFunction,
-    Scores,
-    Weight,
-    WeightedTokens,
-)
+from .scores import KeptTest
+from .values import Computed, FromInputs, Hidden, Several, Value, Weight
 from .views import Atom, Axis, View
 
-_LAID_OUT = (
-    FilledHidden,
-    HeadProducts,
-    WeightedTokens,
-    Pixels,
-    Probabilities,
-    QueryScores,
-    Scores,
-)
 
+def _movement(changed: Callable[[relax.Call, View], View]) -> Rule:
+    """Return the rule of an operator that moves data."""
 
-def _move(c: Emitter, value: Any, op: str, change: Callable[[View, Axis], View]) -> Any:
-    """Apply `change(view, missing)` to the layout of `value`."""
-    if isinstance(value, Pointwise) and value.parts:
-        # Its terms have the layout before the movement, so a sum is decided now; what is no sum
-        # of known functions may still become one by the operators that follow.
-        try:
-            value = c.hidden(value)
-        except Mismatch:
-            value = replace(value, parts=())
-    if isinstance(value, Mixed):
-        mixed = mixing.moved(value, change(value.view, value.base.missing), op)
-        if mixed is not None:
-            return mixed
-    if isinstance(value, RowFunction | Mixed):
-        value = c.hidden(value)
-    if isinstance(value, Pointwise):
-        base = _hidden(value.base, change, op)
-        return replace(value, base=base, ops=(*value.ops, op))
-    if isinstance(value, Hidden):
-        return replace(_hidden(value, change, op), ops=(*value.ops, op))
-    if isinstance(value, PairTerms):
-        terms = (replace(term, view=change(term.view, ())) for term in value.terms)
-        view = change(value.view, ())
-        return replace(value, terms=tuple(terms), view=view, ops=(*value.ops, op))
-    if isinstance(value, _LAID_OUT):
-        return replace(value, view=change(value.view, ()), ops=(*value.ops, op))
-    raise Mismatch("only hidden tensors and attention scores are followed through it")
-
-
-def _hidden(value: Hidden, change: Callable[[View, Axis], View], op: str) -> Hidden:
-    """Apply `change` to the layout of a hidden tensor, and of it as a part of a head."""
-    view = change(value.view, value.missing)
-    held = set(views.flatten(view))
-    missing = tuple(atom for atom in value.missing if atom not in held)
-    part = value.part
-    if part is not None:
-        part = mixing.moved(part, change(part.view, value.missing), op)
-    return replace(value, view=view, missing=missing, part=part, rows=None)
-
-
-def _movement(changed: Callable[[relax.Call, View, Axis], View]) -> Rule:
-    """Return the rule of an operator that moves data; the last argument is what may be repeated."""
-
-    def rule(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
-        change = partial(changed, call)
-        return _move(c, operands[0], c.op(call), change)
+    def rule(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
+        return value.moved(c, op, lambda view, _missing: changed(call, view))
 
     return rule
 
 
-_reshape = _movement(lambda call, view, _m: views.reshape(view, static_shape(call)))
-_permute = _movement(lambda call, view, _m: views.permute(view, optional_axes(call.attrs.axes)))
-_squeeze = _movement(lambda call, view, _m: views.squeeze(view, optional_axes(call.attrs.axis)))
+_reshape = _movement(lambda call, view: views.reshape(view, static_shape(call)))
+_permute = _movement(lambda call, view: views.permute(view, optional_axes(call.attrs.axes)))
+_squeeze = _movement(lambda call, view: views.squeeze(view, optional_axes(call.attrs.axis)))
 
 
-def _broadcast(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
-    value, op = operands[0], c.op(call)
-    if isinstance(value, RowFunction) and value.reduced and not value.dropped:
-        # A statistic of each row, repeated for the channels that it is combined with.
-        if static_shape(call) != views.shape_of(value.base.view):
-            raise Mismatch("a statistic of each token is repeated to another shape")
-        return value.after(op)
-    return _move(c, value, op, lambda view, m: views.broadcast(view, static_shape(call), m))
+def _broadcast(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
+    return value.broadcast(c, op, static_shape(call))
 
 
-def _expand_dims(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
-    axes = integers(call.attrs.axis)
-    value = operands[0]
-    if isinstance(value, RowFunction) and value.dropped:  # the channels of a mean come back
-        if axes not in ([-1], [len(value.base.view) - 1]):
-            raise Mismatch("a statistic of each token gets an axis that is not that of channels")
-        return replace(value, dropped=False, ops=(*value.ops, c.op(call)))
-    return _move(c, value, c.op(call), lambda view, _m: views.expand_dims(view, axes))
+def _expand_dims(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
+    return value.expanded(c, op, integers(call.attrs.axis))
 
 
-def _same(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
-    """Operators that change nothing here: dropout at inference, casts to the same type."""
-    value = operands[0]
-    if call.op.name == "relax.nn.dropout":
-        return [value, value]
-    if isinstance(value, KeptTest):
-        return value.after(c.op(call))
-    if str(call.attrs.dtype) != "float32":
+def _dropout(_c: Builder, _call: relax.Call, _op: str, value: Value) -> Value:
+    return Several((value, value))  # nothing at inference
+
+
+def _cast(_c: Builder, call: relax.Call, op: str, value: Value) -> Value:
+    if str(call.attrs.dtype) != "float32" and not isinstance(value, KeptTest):
         raise Mismatch(f"a hidden tensor is cast to {call.attrs.dtype}; everything is float32 here")
-    return value.after(c.op(call))
+    return value.after(op)
 
 
-def _ids_view(ids: Ids, shape: tuple[int, ...], c: Emitter) -> tuple[View, Axis]:
+def _ids_view(ids: Ids, shape: tuple[int, ...], c: Builder) -> tuple[View, Axis]:
     """Layout of a tensor of indices, and the atoms that it does not have."""
     atoms: Axis = (*c.rows, c.seq_len) if ids.has_batch else (c.seq_len,)
     missing: Axis = () if ids.has_batch else c.rows
@@ -149,10 +63,9 @@ def _ids_view(ids: Ids, shape: tuple[int, ...], c: Emitter) -> tuple[View, Axis]
     return views.reshape(flat, shape), missing
 
 
-def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> Any:
-    op = c.op(call)
+def _look_up(c: Builder, call: relax.Call, op: str, table: Weight, ids: FromInputs) -> Value:
     axis = optional_axes(call.attrs.axis)
-    fixed = constant_array(ids)
+    fixed = ids.fixed()
     if fixed is not None and fixed.ndim == 0:
         row = np.take(table.array, int(fixed), axis=None if axis is None else axis[0])
         return Weight(table.name, row, layer=table.layer)
@@ -166,16 +79,14 @@ def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> An
         raise Mismatch(
             f"only rows of a matrix are looked up, not axis {axis} of {table.array.ndim} dimensions"
         )
-    meaning = as_ids(ids, c.probes)
+    meaning = as_ids(ids.samples(), ids.shape, c.probes)
     name = layer_of(table.name)
     channels = table.array.shape[1]
     source: Computed
     if meaning.kind == "constant":
         if not 0 <= meaning.value < table.array.shape[0]:
             raise Mismatch(f"row {meaning.value} is outside of {table.array.shape[0]} rows")
-        c.report.foldings.append(
-            Folding(table.name, f"row {meaning.value} is used for every token: a constant")
-        )
+        c.note(table.name, f"row {meaning.value} is used for every token: a constant")
         row = Weight(f"{table.name}[{meaning.value}]", table.array[meaning.value])
         source = ConstantRow(name, channels, (op,), row)
     else:
@@ -196,7 +107,7 @@ def _look_up(c: Emitter, call: relax.Call, table: Weight, ids: FromInputs) -> An
     return Hidden(source, view, missing=missing, rows=looked, layer=name)
 
 
-def _without_absent(c: Emitter, table: Weight) -> Weight:
+def _without_absent(c: Builder, table: Weight) -> Weight:
     """Cut the row of the id that no text has off a table of words."""
     rows = table.array.shape[0]
     if c.absent_id is None:
@@ -206,13 +117,12 @@ def _without_absent(c: Emitter, table: Weight) -> Weight:
             f"tokens become 0 where their id is {c.absent_id}: only the last id of a vocabulary, "
             f"here {rows - 1}, can be left out of it, so that no text has it"
         )
-    c.report.foldings.append(Folding(table.name, f"row {c.absent_id}, the last, is left out"))
+    c.note(table.name, f"row {c.absent_id}, the last, is left out")
     return Weight(table.name, table.array[:-1], layer=table.layer)
 
 
-def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
+def _select(hidden: Hidden, axis: int, index: int, op: str) -> Hidden:
     """Token `index` of a hidden tensor; the axis stays with extent 1."""
-    hidden = c.hidden(value)
     if hidden.view[axis] == () and index in (0, -1):
         return hidden
     if not views.is_tokens(hidden.view[axis]):
@@ -232,24 +142,20 @@ def _select(c: Emitter, value: Any, axis: int, index: int, op: str) -> Hidden:
     return Hidden(source, view, missing=hidden.missing, layer=hidden.layer)
 
 
-def _take(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
-    value, index = operands[0], operands[1]
-    op = c.op(call)
-    if isinstance(value, Weight) and isinstance(index, FromInputs):
-        return _look_up(c, call, value, index)
-    fixed = constant_array(index) if isinstance(index, FromInputs) else None
+def _take(c: Builder, call: relax.Call, op: str, value: Value, index: Value) -> Value:
+    fixed = index.fixed()
     if fixed is None or fixed.size != 1:
         raise Mismatch("only one constant index may be taken of a hidden tensor")
     axes = optional_axes(call.attrs.axis)
     rank = len(static_shape(call.args[0]))
     axis = (axes or [0])[0] % rank
     place = int(fixed.reshape(-1)[0])
-    hidden = c.hidden(value)
+    hidden = value.hidden(c)
     if [atom.kind for atom in hidden.view[axis]] == ["channel"]:
         place += views.shape_of(hidden.view)[axis] if place < 0 else 0
         selected = slice_channels(hidden, axis, place, place + 1, op)
     else:
-        selected = _select(c, hidden, axis, place, op)
+        selected = _select(hidden, axis, place, op)
     if fixed.ndim == 0:
         return replace(selected, view=views.squeeze(selected.view, [axis]))
     return selected
@@ -266,9 +172,9 @@ def _slice_tokens(hidden: Hidden, axis: int, first: int, last: int, op: str) -> 
 
 
 def _cut(
-    c: Emitter, value: Any, axis: int, first: int, last: int, op: str, step: int = 1
+    c: Builder, value: Value, axis: int, first: int, last: int, op: str, step: int = 1
 ) -> Hidden | Mixed:
-    tensor = value if isinstance(value, Mixed) else c.hidden(value)
+    tensor = value if isinstance(value, Mixed) else value.hidden(c)
     extent = views.shape_of(tensor.view)[axis]
     first, last = (min(max(i + extent if i < 0 else i, 0), extent) for i in (first, last))
     lanes = tensor if isinstance(tensor, Mixed) else None
@@ -278,13 +184,13 @@ def _cut(
         return mixing.chosen(lanes, axis, slice(first, last, step), op)
     if step != 1:
         raise Mismatch(f"a hidden tensor is sliced with the step {step}")
-    hidden = c.hidden(value)
+    hidden = tensor.hidden(c)
     if (first, last) == (0, extent):
         return hidden
     if views.is_tokens(hidden.view[axis]) and last == first + 1:
         if last == extent and hidden.view[axis] == (c.seq_len,):
             raise Mismatch("the last token is taken, which moves with the padding")
-        return _select(c, hidden, axis, first, op)
+        return _select(hidden, axis, first, op)
     if views.is_tokens(hidden.view[axis]):
         return _slice_tokens(hidden, axis, first, last, op)
     if not isinstance(hidden.source, Linear):  # a norm of heads: nothing but a rotation reads parts
@@ -294,37 +200,37 @@ def _cut(
     return slice_channels(hidden, axis, first, last, op)
 
 
-def _strided_slice(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
+def _strided_slice(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
     axes, begin, end = (integers(argument) for argument in call.args[1:4])
     strides = integers(call.args[4]) if len(call.args) > 4 else [1] * len(axes)
     rank = len(static_shape(call.args[0]))
-    value = operands[0]
     for axis, first, last, step in zip(axes, begin, end, strides, strict=True):
-        value = _cut(c, value, axis % rank, first, last, c.op(call), step)
+        value = _cut(c, value, axis % rank, first, last, op, step)
     return value
 
 
-def _split(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
+def _split(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
     shape = static_shape(call.args[0])
     axis = integer(call.attrs.axis) % len(shape)
-    bounds = split_bounds(call, shape)
-    return [
-        _cut(c, operands[0], axis, first, last, c.op(call))
-        for first, last in itertools.pairwise(bounds)
-    ]
+    bounds = itertools.pairwise(split_bounds(call, shape))
+    return Several(tuple(_cut(c, value, axis, first, last, op) for first, last in bounds))
 
 
 LAYOUT_RULES: dict[str, Rule] = {
-    "relax.astype": _same,
+    "relax.astype": _cast,
     "relax.broadcast_to": _broadcast,
     "relax.expand_dims": _expand_dims,
     "relax.flatten": _reshape,
-    "relax.nn.dropout": _same,
+    "relax.nn.dropout": _dropout,
     "relax.permute_dims": _permute,
     "relax.reshape": _reshape,
     "relax.split": _split,
     "relax.squeeze": _squeeze,
     "relax.strided_slice": _strided_slice,
-    "relax.take": _take,
+    "relax.take": by_kind(
+        ((Weight, FromInputs), _look_up),
+        ((Value, Value), _take),
+        otherwise="one index is taken of one tensor",
+    ),
 }
 """Rules by operator."""

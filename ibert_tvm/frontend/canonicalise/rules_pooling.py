@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import build
-
 from . import functions, views
-from .distance_vectors import picked
-from .emitter import Emitter
-from .engine import Rule
-from .inputs import compared_id, constant_array, scalar
-from .operands import integer, optional_axes
+from .builder import Builder
+from .dispatch import Rule, at_kind, by_kind
+from .distance_vectors import HeadProducts, picked
+from .inputs import compared_id
+from .mismatch import Mismatch
+from .operands import integer
 from .token_weights import (
     as_filled,
     as_last_place,
@@ -27,33 +26,101 @@ from .token_weights import (
     kept_by,
 )
 from .values import (
-    FilledHidden,
+    Emitted,
     FromInputs,
-    HeadProducts,
     Hidden,
-    MaskedHidden,
-    Mismatch,
+    LaidOut,
     Pointwise,
     Refusal,
+    Several,
     Tokens,
-    TokenSum,
     Value,
-    WeightedTokens,
 )
 from .views import View
 
 
-def _is_of_tokens(c: Emitter, x: Hidden) -> bool:
+@dataclass(frozen=True, eq=False)
+class WeightedTokens(LaidOut):
+    """Tokens multiplied by weights, padding by 0, on the way to a pooling.
+
+    Parameters
+    ----------
+    base : Hidden or Pointwise
+        The tokens.
+    mask : str
+        Name of the input that marks tokens.
+    view : View
+        Its layout.
+    weights : str
+        A key of `token_weights.WEIGHTS`.
+    """
+
+    base: Hidden | Pointwise
+    mask: str
+    view: View
+    weights: str = "mask"
+
+    WHAT: ClassVar[str] = "a sum of tokens, or one by weights"
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedHidden(WeightedTokens):
+    """They are not summed yet."""
+
+    def hidden(self, c: Builder) -> Hidden:
+        if self.weights != "mask":
+            return super().hidden(c)
+        return replace(c.once(("masked", self.base), lambda: self._masked(c)), view=self.view)
+
+    def _masked(self, c: Builder) -> Hidden:
+        """Emit the product of a hidden tensor and the padding mask, in the tensor's layout."""
+        base = self.base.hidden(c)
+        x = base.emit(c)
+        given = (x.channels, self.ops, x, c.input_vars[self.mask])
+        return base.showing(Emitted.call(c, "mask_tokens", f"{x.name}.masked", *given))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSum(WeightedTokens):
+    """Their sum over the sequence."""
+
+
+@dataclass(frozen=True, eq=False)
+class FilledHidden(LaidOut):
+    """A hidden tensor with very low numbers at padding, on the way to a maximum.
+
+    Parameters
+    ----------
+    base : Hidden
+        The tensor.
+    mask : str
+        Name of the input that marks tokens.
+    view : View
+        Its layout.
+    """
+
+    base: Hidden
+    mask: str
+    view: View
+
+    WHAT: ClassVar[str] = "a hidden tensor with low numbers at padding"
+
+
+TO_POOL = (Tokens, WeightedTokens, FilledHidden)
+"""What a maximum over tokens may be taken of."""
+
+
+def _is_of_tokens(c: Builder, x: Hidden) -> bool:
     return x.view[:2] == (c.rows, (c.seq_len,)) and x.factor == 1.0
 
 
-def _token_shape(c: Emitter, x: Hidden) -> tuple[int, ...]:
+def _token_shape(c: Builder, x: Hidden) -> tuple[int, ...]:
     if not _is_of_tokens(c, x):
         raise Mismatch("a hidden tensor is multiplied by a tensor made from the inputs")
     return views.shape_of(x.view)
 
 
-def weighted(c: Emitter, op: str, value: Tokens, factor: FromInputs) -> Value:
+def weighted(c: Builder, op: str, value: Tokens, factor: FromInputs) -> Value:
     """Interpret a hidden tensor times a tensor made from the inputs.
 
     Raises
@@ -62,9 +129,9 @@ def weighted(c: Emitter, op: str, value: Tokens, factor: FromInputs) -> Value:
         If that does not multiply tokens by 0 and 1, or by weights that a pooling has.
     """
     # A function that a maximum is taken of is applied afterwards, to one row instead of all tokens.
-    base = value if isinstance(value, Pointwise) and _grows_from_zero(value) else c.hidden(value)
+    base = value if isinstance(value, Pointwise) and _grows_from_zero(value) else value.hidden(c)
     shown = base.base if isinstance(base, Pointwise) else base
-    if not _is_of_tokens(c, shown) and constant_array(factor) is not None:
+    if not _is_of_tokens(c, shown) and factor.fixed() is not None:
         raise Mismatch(
             "a hidden tensor is multiplied by numbers that differ between positions, and not by "
             "those of each channel of a head: positions may only be added to embeddings, or turn "
@@ -86,9 +153,9 @@ def _grows_from_zero(value: Pointwise) -> bool:
     )
 
 
-def filled_by_sum(c: Emitter, op: str, value: Tokens, other: FromInputs) -> Value | None:
+def filled_by_sum(c: Builder, op: str, value: Tokens, other: FromInputs) -> Value | None:
     """Interpret the addition of very low numbers to padding; None if it is another addition."""
-    if constant_array(other) is not None:
+    if other.fixed() is not None:
         return None
     view = value.lifted().view
     if view[:2] != (c.rows, (c.seq_len,)) or len(view) != 3:
@@ -98,7 +165,7 @@ def filled_by_sum(c: Emitter, op: str, value: Tokens, other: FromInputs) -> Valu
 
 
 def filled_by_choice(
-    c: Emitter, condition: FromInputs, value: Any, other: FromInputs, op: str, *, inverted: bool
+    c: Builder, condition: FromInputs, value: Value, other: Value, op: str, *, inverted: bool
 ) -> Value:
     """Interpret a choice between a hidden tensor and a number at padding.
 
@@ -107,13 +174,13 @@ def filled_by_choice(
     Mismatch
         If it chooses by something else, or the number is neither 0 nor a low one.
     """
-    hidden = c.hidden(value)
-    number = scalar(other)
+    hidden = value.hidden(c)
+    number = other.number()
     if number == 0.0:  # the product with the mask
         try:
             return weighted(c, op, hidden, kept_by(condition, inverted=inverted))
         except Mismatch as error:
-            c.chosen_id = compared_id(condition, c.probes) if inverted else None
+            c.chosen_id = compared_id(condition.samples(), c.probes) if inverted else None
             raise Mismatch(
                 "tokens become 0 where a condition on the inputs holds that is not padding: what "
                 "is computed of a token may not depend on which ids a text has, but by tables"
@@ -124,20 +191,20 @@ def filled_by_choice(
     return _filled(c, hidden, mask, op)
 
 
-def _filled(c: Emitter, value: Any, mask: str, op: str) -> FilledHidden:
-    hidden = c.hidden(value)
+def _filled(c: Builder, value: Value, mask: str, op: str) -> FilledHidden:
+    hidden = value.hidden(c)
     _token_shape(c, hidden)
     return FilledHidden(hidden, mask, hidden.view, ops=(*hidden.ops, op), layer=hidden.layer)
 
 
-def pooled(c: Emitter, op: str, total: TokenSum, divisor: FromInputs) -> Hidden:
+def pooled(c: Builder, op: str, total: TokenSum, divisor: FromInputs) -> Hidden:
     """Interpret the division of a sum over tokens by what makes it a mean."""
     kind = as_pooling(divisor, c.probes, total.mask, total.weights)
     return _emit(c, kind, total, total.view, (*total.ops, op))
 
 
 def summed(
-    c: Emitter, value: MaskedHidden, axes: list[int] | None, op: str, *, keep: bool
+    c: Builder, value: MaskedHidden, axes: list[int] | None, op: str, *, keep: bool
 ) -> Value:
     """Interpret the sum of weighted tokens."""
     if axes is None or [value.view[axis] for axis in axes] != [(c.seq_len,)]:
@@ -149,9 +216,9 @@ def summed(
     return TokenSum(value.base, value.mask, view, value.weights, ops=ops, layer=value.layer)
 
 
-def largest(c: Emitter, value: Any, axes: list[int] | None, op: str, *, keep: bool) -> Value:
+def largest(c: Builder, value: Value, axes: list[int] | None, op: str, *, keep: bool) -> Value:
     """Interpret the maximum over the tokens of a sequence."""
-    if isinstance(value, Hidden | Pointwise):
+    if not isinstance(value, WeightedTokens | FilledHidden):
         raise Mismatch(
             "a maximum over all tokens counts padding too, so the result would change with the "
             "length; put a low number in the place of padding first"
@@ -176,80 +243,76 @@ def _without(view: View, axis: int, *, keep: bool) -> View:
 
 
 def _emit(
-    c: Emitter, kind: str, value: WeightedTokens | FilledHidden, view: View, ops: Sequence[str]
+    c: Builder, kind: str, value: WeightedTokens | FilledHidden, view: View, ops: Sequence[str]
 ) -> Hidden:
-    hidden = c.hidden(value.base)
-    c.require_all_channels(hidden)
-    x = c.emit(hidden)
-    name = c.unique(f"{x.name}.{kind}")
-    operands = (x.var, c.input_vars[value.mask])
-    emitted = c.record(getattr(build, kind), name, x.channels, ops, *operands)
-    return Hidden(emitted, view, layer=value.layer)
+    hidden = value.base.hidden(c)
+    hidden.require_all_channels()
+    x = hidden.emit(c)
+    given = (x.channels, ops, x, c.input_vars[value.mask])
+    return Hidden(Emitted.call(c, kind, f"{x.name}.{kind}", *given), view, layer=value.layer)
 
 
-def _top(c: Emitter, call: relax.Call, operands: list[Any]) -> Any:
+def _top(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
     """The largest value and its place: torch's maximum over an axis."""
-    value, op = operands[0], c.op(call)
-    if not isinstance(value, Hidden | Pointwise | WeightedTokens | FilledHidden):
-        raise Mismatch("the largest entries of something other than a hidden tensor")
     if integer(call.attrs.k) != 1 or not bool(call.attrs.largest):
         raise Mismatch("only the largest entry of an axis has a form")
     result = largest(c, value, [integer(call.attrs.axis)], op, keep=True)
-    both = str(call.attrs.ret_type) == "both"
     if str(call.attrs.ret_type) not in ("both", "values"):
         raise Mismatch("the place of the largest entry has no form")
     place = Refusal(op, "the place of the largest entry has no form", layer=result.layer)
-    return [result, place] if both else result
+    return Several((result, place)) if str(call.attrs.ret_type) == "both" else result
 
 
-def _pick(c: Emitter, value: Any, places: FromInputs, view: View, op: str) -> Hidden:
+def _pick(c: Builder, value: Value, places: FromInputs, view: View, op: str) -> Hidden:
     """The token of every row at a place."""
     if isinstance(value, MaskedHidden) and value.weights == "mask":
         value = value.base
-    hidden = c.hidden(value)
+    hidden = value.hidden(c)
     _token_shape(c, hidden)
     mask = as_last_place(places, c.probes)
     source = MaskedHidden(hidden, mask, hidden.view, "last", layer=hidden.layer)
     return _emit(c, "last_token", source, view, (*hidden.ops, op))
 
 
-def _gather(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    value, places = operands
-    if isinstance(value, HeadProducts) and isinstance(places, FromInputs):
-        return picked(value, places, integer(call.attrs.axis) % len(value.view), c.op(call))
-    shown = isinstance(value, Hidden | Pointwise | WeightedTokens)
-    if not shown or not isinstance(places, FromInputs):
-        raise Mismatch("entries are picked of something other than a hidden tensor")
+def _picked(
+    _c: Builder, call: relax.Call, op: str, products: HeadProducts, places: FromInputs
+) -> Value:
+    return picked(products, places, integer(call.attrs.axis) % len(products.view), op)
+
+
+def _gather(c: Builder, call: relax.Call, op: str, value: _Shown, places: FromInputs) -> Value:
     view = value.view
     axis = integer(call.attrs.axis) % len(view)
     channels = views.shape_of(view)[-1]
     if axis != 1 or len(view) != 3 or places.shape != (c.batch.extent, 1, channels):
         raise Mismatch("only one token of every row may be picked")
-    return _pick(c, value, places, (view[0], (), view[2]), c.op(call))
+    return _pick(c, value, places, (view[0], (), view[2]), op)
 
 
-def _index(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    value, indices = operands
-    shown = isinstance(value, Hidden | Pointwise | WeightedTokens)
-    if not shown or len(indices) != 2 or not all(isinstance(i, FromInputs) for i in indices):
-        raise Mismatch("entries are picked of something other than a hidden tensor")
-    view = value.view
-    rows, places = indices
-    every = constant_array(rows)
+def _index(c: Builder, _call: relax.Call, op: str, value: _Shown, indices: Several) -> Value:
+    view, places = value.view, [x for x in indices.parts if isinstance(x, FromInputs)]
+    if len(places) != 2 or len(indices.parts) != 2:
+        raise Mismatch(_PICKED_OF)
+    every = places[0].fixed()
     in_order = every is not None and np.array_equal(every.reshape(-1), np.arange(c.batch.extent))
-    if len(view) != 3 or not in_order or places.shape != (c.batch.extent,):
+    if len(view) != 3 or not in_order or places[1].shape != (c.batch.extent,):
         raise Mismatch("only one token of every row may be picked, the rows in order")
-    return _pick(c, value, places, (view[0], view[2]), c.op(call))
+    return _pick(c, value, places[1], (view[0], view[2]), op)
 
 
-def max_axes(call: relax.Call) -> tuple[list[int] | None, bool]:
-    """Axes of a maximum, and whether they stay."""
-    return optional_axes(call.attrs.axis), bool(call.attrs.keepdims)
-
+_Shown = Hidden | Pointwise | WeightedTokens
+_SHOWN = (Hidden, Pointwise, WeightedTokens)
+_PICKED_OF = "entries are picked of something other than a hidden tensor"
 
 POOLING_RULES: dict[str, Rule] = {
-    "relax.gather_elements": _gather,
-    "relax.index_tensor": _index,
-    "relax.topk": _top,
+    "relax.gather_elements": by_kind(
+        ((HeadProducts, FromInputs), _picked),
+        ((_SHOWN, FromInputs), _gather),
+        otherwise=_PICKED_OF,
+    ),
+    "relax.index_tensor": by_kind(((_SHOWN, Several), _index), otherwise=_PICKED_OF),
+    "relax.topk": at_kind(
+        TO_POOL, _top, "the largest entries of something other than a hidden tensor"
+    ),
 }
 """Rules by operator."""

@@ -1,58 +1,154 @@
-"""Rules of operators on whole rows of channels, of which a decomposed LayerNorm is made."""
+"""Functions of whole rows of channels, of which a decomposed LayerNorm is made."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import functions, views
 from .arrays import Array
-from .emitter import Emitter
-from .inputs import scalar
-from .rows import row_places
-from .values import FromInputs, Hidden, Mismatch, Pointwise, RowFunction, Value, Weight
-from .views import ViewError
+from .builder import Builder, layer_of
+from .mismatch import Mismatch
+from .rows import fit_norm, row_places
+from .values import Change, Emitted, Hidden, Pointwise, Tokens, Value, Weight, add
 
-_Function = TypeVar("_Function", bound=Pointwise | RowFunction)
+_Function = TypeVar("_Function", bound="Pointwise | RowFunction")
 
 
-def settled(c: Emitter, value: Any) -> Any:
-    """Return a function of rows as the hidden tensor that it is, where it is one already."""
-    if not isinstance(value, RowFunction):
-        return value
-    try:
-        return c.hidden(value)
-    except (Mismatch, ViewError):
-        return value
+@dataclass(frozen=True, eq=False)
+class RowFunction(Value):
+    """A function of the channels of one token, on the way from a hidden tensor to its LayerNorm.
+
+    Where the tensor has heads in an axis of their own, it is one of the channels of a head.
+
+    Parameters
+    ----------
+    base : Hidden
+        The tensor.
+    samples : numpy.ndarray
+        The function on the example rows of `rows`, float64 [rows, channels or 1]; with a weight for
+        each head [heads, rows, channels or 1].
+    text : str
+        The operators in order, for messages.
+    parts : tuple of Value
+        The two terms if the last operator was an addition.
+    gammas, betas : tuple of Weight
+        The weights that multiplied it and were added to it.
+    reduced : bool
+        Whether it is one number per row.
+    dropped : bool
+        Whether the axis of channels is gone, which the next operator has to bring back.
+    """
+
+    base: Hidden
+    samples: NDArray[np.float64]
+    text: str
+    parts: tuple[Value, ...] = ()
+    gammas: tuple[Weight, ...] = ()
+    betas: tuple[Weight, ...] = ()
+    reduced: bool = False
+    dropped: bool = False
+
+    WHAT: ClassVar[str] = "a statistic of the channels of each token"
+
+    def settled(self, c: Builder) -> Value:
+        try:
+            return self.hidden(c)
+        except Mismatch:
+            return self
+
+    def moved(self, c: Builder, op: str, change: Change) -> Value:
+        return self.hidden(c).moved(c, op, change)
+
+    def broadcast(self, c: Builder, op: str, shape: tuple[int, ...]) -> Value:
+        if not self.reduced or self.dropped:
+            return super().broadcast(c, op, shape)
+        # A statistic of each row, repeated for the channels that it is combined with.
+        if shape != views.shape_of(self.base.view):
+            raise Mismatch("a statistic of each token is repeated to another shape")
+        return self.after(op)
+
+    def expanded(self, c: Builder, op: str, axes: list[int]) -> Value:
+        if not self.dropped:
+            return super().expanded(c, op, axes)
+        if axes not in ([-1], [len(self.base.view) - 1]):  # the channels of a mean come back
+            raise Mismatch("a statistic of each token gets an axis that is not that of channels")
+        return self.after(op, dropped=False)
+
+    def shown(self, c: Builder) -> tuple[str, float] | None:
+        return self.hidden(c).shown(c) if c.is_made(self) else None
+
+    def hidden(self, c: Builder) -> Hidden:
+        return c.once(self, lambda: self._recognised(c))
+
+    def _recognised(self, c: Builder) -> Hidden:
+        """Recognise a norm and emit it, or the sum that was taken last."""
+        base, width = self.base, _width(self.base)
+        known = fit_norm(self.samples, width) if width > 1 else None
+        if known is None and self.parts:
+            left, right = self.parts
+            return add(c, left, right, self.ops[-1:])
+        if known is None and width > 1:
+            # A norm directly behind an activation function: both are functions of its operand.
+            both = functions.before_norm(lambda curve: fit_norm(self.samples, width, curve))
+            if both is not None:
+                kind, attributes, known = both
+                base = base.activated(c, kind, (), **attributes)
+        if known is None:
+            raise Mismatch(
+                f"over the channels of a token it computes {self.text}, which is neither a "
+                "LayerNorm nor an RMSNorm",
+                op=self.ops[-1],
+                layer=self.layer,
+            )
+        x = base.emit(c)
+        if known.is_unit and width == x.channels:
+            name, given = f"{x.name}.l2_norm", (x.channels, self.ops, x)
+            return base.showing(Emitted.call(c, "l2_norm", name, *given))
+        if width < x.channels:
+            known = known.by_head()
+        weights = [_exact(self.gammas, known.gamma, f"{x.name}.{known.kind}.weight")]
+        if known.beta is not None:
+            default = f"{layer_of(weights[0].name)}.bias"
+            weights.append(_exact(self.betas, known.beta, default))
+        return base.showing(emit_norm(c, known.kind, x, weights, known.epsilon, self.ops))
+
+
+def emit_norm(
+    c: Builder,
+    kind: str,
+    x: Emitted,
+    weights: Sequence[Weight],
+    epsilon: float,
+    ops: Sequence[str],
+) -> Emitted:
+    """Emit a LayerNorm or an RMSNorm over the channels of `x`, or of its heads."""
+    name = layer_of(weights[0].name)
+    return Emitted.call(c, kind, name, x.channels, ops, x, *weights, epsilon=epsilon)
 
 
 def reduce_rows(
-    c: Emitter, op: str, value: Any, axes: Sequence[int] | None, *, keepdims: bool
+    c: Builder, op: str, value: Value, axes: Sequence[int] | None, *, keepdims: bool
 ) -> RowFunction | None:
     """Interpret a mean or sum over all channels of a token, or of a head; None if it is none."""
-    value = settled(c, value)
-    if not isinstance(value, (Hidden, Pointwise, RowFunction)) or axes is None or len(axes) != 1:
+    rows = _as_rows(value.settled(c))
+    if rows is None or axes is None or len(axes) != 1 or rows.reduced:
         return None
-    base = value if isinstance(value, Hidden) else value.base
-    if isinstance(value, RowFunction) and value.reduced:
+    rank = len(rows.base.view)
+    if axes[0] % rank != rank - 1 or _width(rows.base) < 2:
         return None
-    if axes[0] % len(base.view) != len(base.view) - 1 or _width(base) < 2:
-        return None
-    rows = _as_rows(value)
     reduce = np.mean if op == "relax.mean" else np.sum
-    samples = reduce(rows.samples, axis=-1, keepdims=True)
-    text = f"{op[6:]}({rows.text})"
-    return replace(
-        rows,
-        samples=samples,
-        text=text,
+    return rows.after(
+        op,
+        samples=reduce(rows.samples, axis=-1, keepdims=True),
+        text=f"{op[6:]}({rows.text})",
         parts=(),
         reduced=True,
         dropped=not keepdims,
-        ops=(*rows.ops, op),
     )
 
 
@@ -83,7 +179,7 @@ def applied(
     return replace(x, samples=values, text=text, parts=(), ops=ops)
 
 
-def rows_pair(c: Emitter, op: str, left: Value, right: Value) -> RowFunction | None:
+def rows_pair(c: Builder, op: str, left: Value, right: Value) -> RowFunction | None:
     """Interpret an elementwise operator of which an operand is a function of rows.
 
     Returns
@@ -92,26 +188,29 @@ def rows_pair(c: Emitter, op: str, left: Value, right: Value) -> RowFunction | N
         None if its operands are hidden tensors, and other rules decide.
     """
     operands = [left, right]
-    if not any(isinstance(item, Weight) for item in operands):
-        operands = [_unless_paired(c, left, right), _unless_paired(c, right, left)]
+    weights = tuple(item for item in operands if isinstance(item, Weight))
+    if not weights:
+        # A complete LayerNorm is a hidden tensor, unless its own operand comes back to it.
+        pairs = ((left, right), (right, left))
+        operands = [a if _same_rows(a, b) else a.settled(c) for a, b in pairs]
     row = next((item for item in operands if isinstance(item, RowFunction)), None)
     if row is None:
         return None
-    sides = []
-    weights: list[Weight] = []
+    lifted = [rows for item in operands if (rows := _as_rows(item)) is not None]
+    if any(not _same_tensor(item.base, row.base) for item in lifted):
+        return None
+    arrays, texts = [], []
     for item in operands:
-        side = _side(item, row)
-        if side is None:
+        rows = _as_rows(item)
+        array = _numbers(item, row.base) if rows is None else rows.samples
+        if array is None:
             return None
-        sides.append(side)
-        weights += [item] if isinstance(item, Weight) else []
-    lifted = [item for item in sides if isinstance(item, RowFunction)]
+        arrays.append(array)
+        texts.append("weight" if rows is None else rows.text)
     if any(item.dropped for item in lifted):
         raise Mismatch("a statistic of each row is combined with rows that keep their channels")
-    arrays = [item.samples if isinstance(item, RowFunction) else item for item in sides]
-    texts = [item.text if isinstance(item, RowFunction) else "weight" for item in sides]
-    gammas = [*weights] if op in ("relax.multiply", "relax.divide") else []
-    betas = [*weights] if op in ("relax.add", "relax.subtract") else []
+    gammas = weights if op in ("relax.multiply", "relax.divide") else ()
+    betas = weights if op in ("relax.add", "relax.subtract") else ()
     pair = op == "relax.add" and len(lifted) == 2
     result = applied(op, row, arrays, texts, (*(op for item in lifted for op in item.ops), op))
     return replace(
@@ -123,28 +222,23 @@ def rows_pair(c: Emitter, op: str, left: Value, right: Value) -> RowFunction | N
     )
 
 
-def _unless_paired(c: Emitter, item: Value, other: Value) -> Value:
-    """Take a complete LayerNorm for a hidden tensor, unless its own operand comes back to it."""
-    if not isinstance(item, RowFunction) or _same_rows(item, other):
-        return item
-    settled_item: Value = settled(c, item)
-    return settled_item
+def _same_tensor(one: Hidden, other: Hidden) -> bool:
+    return one.source is other.source and one.view == other.view
 
 
-def _same_rows(item: RowFunction, other: Value) -> bool:
+def _same_rows(item: Value, other: Value) -> bool:
+    """Tell whether a value is a function of the rows that another one is made of."""
     base = other if isinstance(other, Hidden) else getattr(other, "base", None)
-    return isinstance(base, Hidden) and base.source is item.base.source
+    if not isinstance(item, RowFunction) or not isinstance(base, Hidden):
+        return False
+    return base.source is item.base.source
 
 
-def _side(item: Any, row: RowFunction) -> RowFunction | Array | None:
-    """Return an operand on the example rows: a function, or numbers; None for something else."""
-    if isinstance(item, (Hidden, Pointwise, RowFunction)):
-        lifted = _as_rows(item)
-        same = lifted.base.source is row.base.source and lifted.base.view == row.base.view
-        return lifted if same else None
+def _numbers(item: Value, base: Hidden) -> Array | None:
+    """Return an operand that is no function on the example rows of a tensor; None if it is none."""
     if isinstance(item, Weight):
-        return _weight_of_rows(item.array, row.base)
-    number = scalar(item) if isinstance(item, FromInputs) else None
+        return _weight_of_rows(item.array, base)
+    number = item.number()
     return None if number is None else np.full((1, 1), number)
 
 
@@ -174,11 +268,25 @@ def _width(base: Hidden) -> int:
     return views.row_width(base.view, base.source.channels)
 
 
-def _as_rows(value: Hidden | Pointwise | RowFunction) -> RowFunction:
+def _as_rows(value: Value) -> RowFunction | None:
     """A hidden tensor, or a scalar function of one, as a function of rows of its last axis."""
     if isinstance(value, RowFunction):
         return value
+    if not isinstance(value, Tokens):
+        return None
     x = value.lifted()
     # Something else is no norm in the end, but may be a sum.
     samples = x.samples[row_places(_width(x.base) or x.base.source.channels)]
     return RowFunction(x.base, samples, x.text, ops=x.ops, layer=x.layer)
+
+
+def _exact(weights: Sequence[Weight], fitted: NDArray[np.float64], name: str) -> Weight:
+    """Return the weight that was measured to be `fitted`, which has its name; else the measure."""
+    for weight in weights:
+        if weight.array.size not in (1, fitted.shape[-1], fitted.size):
+            continue
+        array = weight.array.reshape(fitted.shape if weight.array.size == fitted.size else -1)
+        array = np.broadcast_to(array, fitted.shape)
+        if np.allclose(array, fitted, rtol=1e-4, atol=1e-5):
+            return Weight(weight.name, array)
+    return Weight(weights[0].name if weights else name, fitted.astype(np.float32))

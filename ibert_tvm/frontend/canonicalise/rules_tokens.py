@@ -4,32 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import build
-
 from . import mixing, views
-from .emitter import Emitter
-from .engine import Rule
-from .inputs import constant_array
+from .builder import Builder
+from .computed import Joined, Linear, LinearSum, Prepended, TokenRun
+from .dispatch import Rule
+from .mismatch import Mismatch
+from .mixing import Mixed
 from .operands import integer, integers
-from .values import (
-    Computed,
-    FromInputs,
-    Hidden,
-    Joined,
-    Linear,
-    LinearSum,
-    Mismatch,
-    Mixed,
-    Prepended,
-    TokenRun,
-    Value,
-    Weight,
-)
+from .values import Computed, Emitted, Given, Hidden, Several, Value, Weight
 from .views import Atom
 
 
@@ -54,36 +40,34 @@ def token_run(hidden: Hidden, length: int, first: int, last: int, op: str) -> To
     return TokenRun(name, source.channels, (*hidden.ops, op), source, first, last, length)
 
 
-def _concat(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
-    parts = operands[0]
-    mixed = _parts_of_heads(parts, integer(call.attrs.axis), c.op(call))
+def _concat(c: Builder, call: relax.Call, op: str, operands: Several) -> Value:
+    parts, along = operands.parts, integer(call.attrs.axis)
+    mixed = _parts_of_heads(parts, along, op)
     if mixed is None and len(parts) == 2 and isinstance(parts[1], Mixed):
-        first, axis = c.hidden(parts[0]), integer(call.attrs.axis)
-        mixed = mixing.behind_others(parts[1], first, axis, c.op(call))
+        mixed = mixing.behind_others(parts[1], parts[0].hidden(c), along, op)
     if mixed is not None:
         return mixed
-    if isinstance(parts[-1], (Weight, FromInputs)):
+    if isinstance(parts[-1], Given):
         raise Mismatch(
             "learned rows are put behind hidden tensors, and only before tokens they may"
         )
-    last = c.hidden(parts[-1])
-    axis = integer(call.attrs.axis) % len(last.view)
+    last = parts[-1].hidden(c)
+    axis = along % len(last.view)
     if all(item.kind == "channel" for item in last.view[axis]) and last.view[axis]:
-        return _join_channels([c.hidden(item) for item in parts], axis, c.op(call))
-    rows = [_rows(c, item) for item in parts[:-1]]
-    if rows and all(item is not None for item in rows):
-        return _prepend(c, [item for item in rows if item is not None], last, axis, c.op(call))
-    first = c.hidden(parts[0])
-    inner = [item for item in rows[1:] if item is not None]
-    if rows and len(inner) == len(rows) - 1 and axis == 1:
-        return _insert(first, inner, last, c.op(call))
+        return _join_channels([item.hidden(c) for item in parts], axis, op)
+    rows = [_rows(item) for item in parts[:-1]]
+    known = [item for item in rows if item is not None]
+    if rows and len(known) == len(rows):
+        return _prepend(c, known, last, axis, op)
+    first = parts[0].hidden(c)
+    if rows and rows[0] is None and len(known) == len(rows) - 1 and axis == 1:
+        return _insert(first, known, last, op)
     raise Mismatch("hidden tensors are joined, and only learned tokens before a sequence are")
 
 
-def _parts_of_heads(values: list[Any], axis: int, op: str) -> Mixed | None:
+def _parts_of_heads(values: Sequence[Value], axis: int, op: str) -> Mixed | None:
     """Join channels of each head again; None if that is not what is joined."""
-    mixed = [mixing.as_mixed(value) for value in values]
-    parts = [value for value in mixed if value is not None]
+    parts = [part for value in values if (part := mixing.as_mixed(value)) is not None]
     bases = {(part.base.source, part.base.view) for part in parts}
     if len(parts) < len(values) or len(bases) > 1:
         return None
@@ -92,9 +76,9 @@ def _parts_of_heads(values: list[Any], axis: int, op: str) -> Mixed | None:
     return mixing.joined(parts, axis, op) if kinds <= {"lane"} else None
 
 
-def _prepend(c: Emitter, rows: Sequence[Weight], hidden: Hidden, axis: int, op: str) -> Hidden:
+def _prepend(c: Builder, rows: Sequence[Weight], hidden: Hidden, axis: int, op: str) -> Hidden:
     """Put learned rows before the tokens of every sequence."""
-    c.require_all_channels(hidden)
+    hidden.require_all_channels()
     tokens = views.merged(hidden.view[1]) if len(hidden.view) == 3 else ()
     if axis != 1 or hidden.view[0] != (c.batch,) or not views.is_tokens(tokens):
         raise Mismatch(
@@ -107,7 +91,7 @@ def _prepend(c: Emitter, rows: Sequence[Weight], hidden: Hidden, axis: int, op: 
             "cover them"
         )
     prefix = Weight(rows[0].name, np.concatenate([item.array for item in rows]))
-    x = c.emit(hidden)
+    x = hidden.emit(c)
     source = Prepended(prefix.name, x.channels, (*hidden.ops, op), x, prefix)
     whole = Atom("patch", len(prefix.array) + tokens[0].extent)
     return Hidden(source, ((c.batch,), (whole,), hidden.view[2]), layer=hidden.layer)
@@ -115,16 +99,14 @@ def _prepend(c: Emitter, rows: Sequence[Weight], hidden: Hidden, axis: int, op: 
 
 def _insert(before: Hidden, rows: Sequence[Weight], behind: Hidden, op: str) -> Hidden:
     """Put learned rows among those before a sequence that was cut there: registers."""
-    start, rest = before.source, behind.source
+    rest = behind.source
     if (
-        not isinstance(start, TokenRun)
-        or not isinstance(rest, TokenRun)
-        or not isinstance(start.x, Prepended)
-        or start.x is not rest.x
-        or (start.first, start.last, rest.last) != (0, rest.first, rest.length)
+        not isinstance(rest, TokenRun)
+        or not rest.behind(before.source)
+        or not isinstance(rest.x, Prepended)
     ):
         raise Mismatch("tokens are joined that are not both parts of one sequence, cut once")
-    whole, place = start.x, start.last
+    whole, place = rest.x, rest.first
     if place > len(whole.rows.array):
         raise Mismatch("learned rows are put between tokens, and not before all of them")
     new = np.concatenate([item.array for item in rows])
@@ -138,17 +120,15 @@ def _insert(before: Hidden, rows: Sequence[Weight], behind: Hidden, op: str) -> 
     return replace(behind, source=source, view=(behind.view[0], (tokens,), behind.view[2]), ops=())
 
 
-def _rows(c: Emitter, value: Any) -> Weight | None:
+def _rows(value: Value) -> Weight | None:
     """Return learned rows [N, C] of a tensor [batch, N, C] that is the same in every batch row."""
-    if isinstance(value, FromInputs):
-        array = constant_array(value)
-        value = None if array is None else Weight("tokens", array)
-    if not isinstance(value, Weight) or value.array.ndim != 3:
+    array = value.fixed() if isinstance(value, Given) else None
+    if array is None or array.ndim != 3:
         return None
-    array = value.array
     if not np.array_equal(array, np.broadcast_to(array[:1], array.shape)):
         return None
-    return Weight(value.name, np.asarray(array[0], np.float32), layer=value.layer)
+    name = value.name if isinstance(value, Weight) else "tokens"
+    return Weight(name, np.asarray(array[0], np.float32), layer=value.layer)
 
 
 def _join_channels(parts: Sequence[Hidden], axis: int, op: str) -> Hidden:
@@ -211,9 +191,9 @@ def joined_product(
     return LinearSum(head.name, head.channels, joined.ops, tuple(terms))
 
 
-def _pad(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
+def _pad(c: Builder, call: relax.Call, op: str, operand: Value) -> Value:
     """Zeros in the place of the tokens that a slice left out at the other end: a shift."""
-    x = c.hidden(operands[0])
+    x = operand.hidden(c)
     widths = np.reshape(integers(call.attrs.pad_width), (-1, 2))
     source = x.source
     axes = [i for i, item in enumerate(x.view) if [atom.kind for atom in item] == ["run"]]
@@ -238,12 +218,9 @@ def _pad(c: Emitter, call: relax.Call, operands: list[Any]) -> Value:
         max(distance, 0),
     ):
         raise Mismatch("tokens are cut off and zeros are put elsewhere, or not as many")
-    operand = c.emit_source(source.x)
-    name = c.unique(f"{operand.name}.shifted")
-    ops = (*source.ops, *x.ops, c.op(call))
-    moved = c.record(
-        build.shift_tokens, name, operand.channels, ops, operand.var, distance=distance
-    )
+    tokens = source.x.emit(c)
+    given = (f"{tokens.name}.shifted", tokens.channels, (*source.ops, *x.ops, op), tokens)
+    moved = Emitted.call(c, "shift_tokens", *given, distance=distance)
     view = tuple((c.seq_len,) if i == axes[0] else item for i, item in enumerate(x.view))
     return Hidden(moved, view, missing=x.missing, layer=x.layer)
 

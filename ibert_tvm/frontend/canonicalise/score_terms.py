@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
 from .arrays import Array
-from .inputs import Probes, in_every_run
-from .values import FromInputs, Mismatch, ScoreTerm, Weight
+from .inputs import Probes
+from .mismatch import Mismatch
+from .scores import ScoreTerm
+from .values import Given, Weight
 
 ADDED, SUBTRACTED, KEPT, MASKED = "added", "subtracted", "kept", "masked"
 """What happens to scores by a tensor: it is added or subtracted, or where it is not 0 they are kept
@@ -69,43 +71,14 @@ class ScoreLayout:
         return result[tuple(slice(1 if s == 0 else None) for s in result.strides[:3])]
 
 
-class ScoreTerms:
-    """The terms of one function: all its layers share a mask, which is decided once.
-
-    Parameters
-    ----------
-    probes : Probes
-        The probe runs.
-    fixed : bool
-        Whether every sequence has the length of the probe runs, as those of images do.
-    assumed : ScoreTerm, optional
-        What every term is, where that was decided before.
-    """
-
-    def __init__(self, probes: Probes, fixed: bool, assumed: ScoreTerm | None = None) -> None:
-        self._probes = probes
-        self._fixed = fixed
-        self._assumed = assumed
-        self._known: dict[tuple[FromInputs | Weight, ScoreLayout, str], ScoreTerm] = {}
-
-    def __call__(self, value: FromInputs | Weight, layout: ScoreLayout, how: str) -> ScoreTerm:
-        """Return `as_score_term` of the same arguments."""
-        if self._assumed is not None:
-            return self._assumed
-        key = value, layout, how
-        if key not in self._known:
-            self._known[key] = as_score_term(value, self._probes, layout, how, self._fixed)
-        return self._known[key]
-
-
 def as_score_term(
-    value: FromInputs | Weight, probes: Probes, layout: ScoreLayout, how: str, fixed: bool = False
+    value: Given, probes: Probes, layout: ScoreLayout, how: str, fixed: bool = False
 ) -> ScoreTerm:
     """Tell what a tensor does to attention scores.
 
     Parameters
     ----------
-    value : FromInputs or Weight
+    value : Given
         What the scores meet.
     probes : Probes
         The probe runs.
@@ -127,8 +100,8 @@ def as_score_term(
         If it masks by anything but one input's padding and a range of distances, or adds anything
         but a function of head and distance, or of head, query and key if the length is fixed.
     """
-    runs = [layout.arranged(array) for array in in_every_run(value, probes)]
-    name = value.name if isinstance(value, Weight) else value.weight or "bias_by_distance"
+    runs = [layout.arranged(array) for array in value.in_every_run(probes)]
+    name = value.source_name() or "bias_by_distance"
     if all(run is runs[0] or np.array_equal(run, runs[0]) for run in _distinct(runs)):
         return _by_place(_Parts(runs[0][:1], how), name, fixed)
     reasons = {}

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from .arrays import Array
 from .inputs import Probes
-from .values import FromInputs, Mismatch
+from .mismatch import Mismatch
+from .values import FromInputs
 
 # What is added to padding, or put in its place, so that no token is below it.
 _LOW = -1e3

@@ -1,44 +1,32 @@
 """What the canonicaliser knows about each tensor of the source graph.
 
-Every tensor is interpreted once, in graph order, as one of these. A `Refusal` is a value too: it
-is an error only if an output needs it.
+Every tensor is interpreted once, in graph order, as a `Value`. A `Refusal` is one too: it is an
+error only if an output needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import UNBOUNDED
-
-from ...common.errors import ModelError
+from . import functions, views
 from .arrays import Array
+from .builder import Builder, layer_of
 from .functions import GRID
+from .inputs import Probes
+from .mismatch import Mismatch
+from .operands import Table
 from .views import Axis, View
 
+Change = Callable[[View, Axis], View]
+"""``change(view, missing)``: what a movement makes of a layout, and atoms that may be repeated."""
 
-class Mismatch(ModelError):
-    """A rule does not apply; the text is the reason.
-
-    Parameters
-    ----------
-    reason : str
-        Why.
-    op : str
-        The operator to blame where it is not the one that is being interpreted.
-    layer : str
-        Its layer.
-    """
-
-    def __init__(self, reason: str, op: str = "", layer: str = "") -> None:
-        super().__init__(reason)
-        self.op = op
-        self.layer = layer
+_Value = TypeVar("_Value", bound="Value")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +44,75 @@ class Value:
     ops: tuple[str, ...] = field(default=(), kw_only=True)
     layer: str = field(default="", kw_only=True)
 
-    def after(self, op: str) -> Any:
-        """Return the same value with `op` added to what was absorbed."""
-        return replace(self, ops=(*self.ops, op))
+    WHAT: ClassVar[str] = ""
+    """What it is called in messages; its class by default."""
+
+    def after(self: _Value, op: str, **fields: Any) -> _Value:
+        """Return the same value with `op` added to what was absorbed, and other `fields`."""
+        return replace(self, ops=(*self.ops, op), **fields)
+
+    def number(self) -> float | None:
+        """Return the number that every element holds in every run, or None.
+
+        Elements that are none, 0 / 0 of a sequence without tokens, may be any.
+        """
+        return None
+
+    def fixed(self) -> Array | None:
+        """Return the elements if they are the same in every run, or None."""
+        return None
+
+    def hidden(self, c: Builder) -> Hidden:
+        """Return it as a hidden tensor, recognising and emitting what still waits.
+
+        Raises
+        ------
+        Mismatch
+            If it is something else, or an unknown function.
+        """
+        what = self.WHAT or type(self).__name__
+        raise Mismatch(f"a hidden tensor is needed, and this is {what}")
+
+    def settled(self, c: Builder) -> Value:
+        """Return a function of rows as the hidden tensor that it is, where it is one already."""
+        return self
+
+    def moved(self, c: Builder, op: str, change: Change) -> Value:
+        """Return it in another layout."""
+        raise Mismatch("only hidden tensors and attention scores are followed through it")
+
+    def broadcast(self, c: Builder, op: str, shape: tuple[int, ...]) -> Value:
+        """Return it repeated to a shape."""
+        return self.moved(c, op, lambda view, missing: views.broadcast(view, shape, missing))
+
+    def expanded(self, c: Builder, op: str, axes: list[int]) -> Value:
+        """Return it with more axes, of extent 1."""
+        return self.moved(c, op, lambda view, _missing: views.expand_dims(view, axes))
+
+    def shown(self, c: Builder) -> tuple[str, float] | None:
+        """Return the canonical value that it shows, and the factor; None if none."""
+        return None
+
+
+class LaidOut(Value):
+    """A value that any movement may be followed through."""
+
+    view: View
+
+    def moved(self, c: Builder, op: str, change: Change) -> Value:
+        return self.after(op, view=change(self.view, ()))
+
+
+class Scalable(Value):
+    """A value that takes part in products with numbers before it is known what it is."""
+
+    def times(self: _Value, number: float, op: str) -> _Value:
+        """Return it multiplied by a number."""
+        raise NotImplementedError
+
+    def over(self: _Value, number: float, op: str) -> _Value:
+        """Return it divided by a number that is not 0."""
+        return self.times(1 / number, op)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +132,25 @@ class Refusal(Value):
 
 
 @dataclass(frozen=True, eq=False)
+class Several(Value):
+    """The results of an operator, or the operands that it takes as a tuple."""
+
+    parts: tuple[Value, ...]
+
+    WHAT: ClassVar[str] = "a tuple of tensors"
+
+
+@dataclass(frozen=True, eq=False)
 class Given(Value):
     """A tensor that no hidden tensor is part of."""
+
+    def source_name(self) -> str:
+        """Return the parameter that it was computed from; "" if there is none."""
+        raise NotImplementedError
+
+    def in_every_run(self, probes: Probes) -> list[Array]:
+        """Return its values in every run, also where it is the same in all of them."""
+        return [np.asarray(self.fixed())] * len(probes.runs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +175,36 @@ class FromInputs(Given):
     constant: Array | None = None
     weight: str = ""
 
+    WHAT: ClassVar[str] = "a tensor that depends on inputs or constants only"
+
+    @classmethod
+    def of(cls, array: Array) -> FromInputs:
+        """Return a constant."""
+        return cls(lambda: [array], tuple(array.shape), array)
+
+    def source_name(self) -> str:
+        return self.weight
+
+    def number(self) -> float | None:
+        number: float | None = None
+        for array in [self.constant] if self.constant is not None else self.samples():
+            numbers = array[~np.isnan(array)] if array.dtype.kind == "f" else array.reshape(-1)
+            if numbers.size == 0:
+                continue
+            number = float(numbers[0]) if number is None else number
+            if not np.all(numbers == number):
+                return None
+        return number
+
+    def fixed(self) -> Array | None:
+        if self.constant is not None:
+            return self.constant
+        arrays = self.samples()
+        return arrays[0] if all(np.array_equal(a, arrays[0]) for a in arrays) else None
+
+    def in_every_run(self, probes: Probes) -> list[Array]:
+        return self.samples() if self.constant is None else super().in_every_run(probes)
+
 
 @dataclass(frozen=True, eq=False)
 class Weight(Given):
@@ -123,37 +224,20 @@ class Weight(Given):
     array: Array
     table: Table | None = None
 
+    WHAT: ClassVar[str] = "a weight"
 
-@dataclass(frozen=True)
-class Table:
-    """Where a weight with one row per token of the probe shape was cut out: a table of positions.
+    def source_name(self) -> str:
+        return self.name
 
-    Parameters
-    ----------
-    array : numpy.ndarray
-        The whole table [positions, channels].
-    offset : int
-        Row of the first token.
-    """
+    def fixed(self) -> Array | None:
+        return self.array
 
-    array: Array
-    offset: int
+    def operand(self, c: Builder) -> relax.Expr:
+        """Return the parameter of the canonical function with these elements."""
+        return c.weight(self.name, self.array)
 
 
-@dataclass(frozen=True, eq=False)
-class Pixels(Value):
-    """The images, moved but not computed with.
-
-    Parameters
-    ----------
-    name : str
-        Name of the input.
-    view : View
-        How the tensor lays them out: atoms batch, plane, row, column.
-    """
-
-    name: str
-    view: View
+# -- canonical values, and what becomes one ----------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +258,54 @@ class Computed:
     channels: int
     ops: tuple[str, ...]
 
+    TAKES_FACTORS: ClassVar[bool] = False
+    """Whether it has weights that a factor is moved to."""
+
+    def emit(self, c: Builder) -> Emitted:
+        """Return the canonical value, emitting it where it still waits."""
+        return c.once(self, lambda: self.make(c))
+
+    def make(self, c: Builder) -> Emitted:
+        """Emit the canonical value."""
+        raise NotImplementedError
+
+    def times(self, c: Builder, factor: float) -> Computed:
+        """Return the value multiplied by a number."""
+        return self if factor == 1.0 else c.once((self, factor), lambda: self.scaled(c, factor))
+
+    def scaled(self, c: Builder, factor: float) -> Computed:
+        """Multiply the value by a number."""
+        factors = np.full(self.channels, factor, np.float32)
+        return self.affine(c, Weight(f"{self.name}.factor", factors))
+
+    def affine(
+        self,
+        c: Builder,
+        scale: Weight | None = None,
+        row: Weight | None = None,
+        ops: Sequence[str] = (),
+    ) -> Computed:
+        """Return the value with its channels multiplied, and then added to, by numbers of each.
+
+        A matrix product takes them over, as an embedding does with what is added; what else there
+        is waits for more of them.
+
+        Parameters
+        ----------
+        c : Builder
+            The function under construction.
+        scale, row : Weight, optional
+            [channels].
+        ops : sequence of str
+            Source operators that this replaces.
+        """
+        x = self.emit(c)
+        name = f"{x.name}.{'scaled' if row is None else 'shifted'}"
+        return Affine(name, x.channels, tuple(ops), x, scale, row)
+
+    def note_row(self, c: Builder, row: Weight) -> None:
+        """Note that a row was added, where weights take it over."""
+
 
 @dataclass(frozen=True, eq=False)
 class Emitted(Computed):
@@ -187,64 +319,28 @@ class Emitted(Computed):
 
     var: relax.Var
 
+    @classmethod
+    def call(
+        cls,
+        c: Builder,
+        kind: str,
+        name: str,
+        channels: int,
+        ops: Sequence[str],
+        /,
+        *operands: Any,
+        **attributes: Any,
+    ) -> Emitted:
+        """Emit an operator; parameters as for `Builder.call`, but that any name will do."""
+        name = c.unique(name)
+        return cls(name, channels, tuple(ops), c.call(kind, name, ops, *operands, **attributes))
 
-@dataclass(frozen=True, eq=False)
-class Linear(Computed):
-    """A matrix product that still waits for its bias, a scale or a slice.
+    def emit(self, c: Builder) -> Emitted:
+        return self
 
-    Parameters
-    ----------
-    x : Emitted
-        The operand.
-    weight : Weight
-        [channels, K].
-    bias : Weight or None
-        [channels].
-    """
-
-    x: Emitted
-    weight: Weight
-    bias: Weight | None
-
-    def changed(self, change: Callable[[Array], Array], part: str = "", **fields: Any) -> Linear:
-        """Return the product with its weight and its bias changed alike, along their first axis.
-
-        Parameters
-        ----------
-        change : callable
-            Applied to both arrays.
-        part : str
-            Behind their names.
-        **fields
-            Other fields, as for `dataclasses.replace`.
-
-        Returns
-        -------
-        Linear
-            The product as it would be then.
-        """
-
-        def changed(weight: Weight) -> Weight:
-            return Weight(f"{weight.name}{part}", change(weight.array))
-
-        bias = None if self.bias is None else changed(self.bias)
-        return replace(self, weight=changed(self.weight), bias=bias, **fields)
-
-
-@dataclass(frozen=True, eq=False)
-class Embedded(Computed):
-    """Rows of a table that may still take a constant row added to all of them.
-
-    Parameters
-    ----------
-    table : Weight
-        [V, channels].
-    ids : relax.Var
-        Ids [batch, seq_len] in the canonical module.
-    """
-
-    table: Weight
-    ids: relax.Var
+    def operand(self, c: Builder) -> relax.Expr:
+        """Return its variable."""
+        return self.var
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,83 +359,39 @@ class Affine(Computed):
     scale: Weight | None = None
     row: Weight | None = None
 
+    def make(self, c: Builder) -> Emitted:
+        result, given = self.x, (self.channels, self.ops)
+        if self.scale is not None:
+            name = self.name if self.row is None else f"{self.x.name}.scaled"
+            result = Emitted.call(c, "scale_channels", name, *given, result, self.scale)
+        if self.row is not None:
+            result = Emitted.call(c, "add_row", self.name, *given, result, self.row)
+        return result
 
-@dataclass(frozen=True, eq=False)
-class LinearSum(Computed):
-    """A sum of matrix products: that of operands whose channels were joined.
-
-    Parameters
-    ----------
-    terms : tuple of Linear
-        Their bias is that of the first.
-    """
-
-    terms: tuple[Linear, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Joined(Computed):
-    """Channels of several hidden tensors one after the other, perhaps for a matrix product.
-
-    Parameters
-    ----------
-    parts : tuple of Hidden
-        The tensors, of one layout but for their channels, which are last.
-    """
-
-    parts: tuple[Hidden, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Prepended(Computed):
-    """Tokens with learned rows before them, and perhaps a table of positions added to all.
-
-    Parameters
-    ----------
-    x : Emitted
-        The tokens.
-    rows : Weight
-        [n, channels].
-    table : Weight or None
-        [n + tokens, channels].
-    """
-
-    x: Emitted
-    rows: Weight
-    table: Weight | None = None
+    def affine(
+        self,
+        c: Builder,
+        scale: Weight | None = None,
+        row: Weight | None = None,
+        ops: Sequence[str] = (),
+    ) -> Computed:
+        old_scale, old_row = self.scale, self.row
+        if scale is not None:
+            old_scale = _together(np.multiply, old_scale, scale)
+            if old_row is not None:
+                old_row = Weight(old_row.name, old_row.array * scale.array)
+        if row is not None:
+            old_row = _together(np.add, old_row, row)
+        name = self.name if row is None else f"{self.x.name}.shifted"
+        return replace(self, name=name, scale=old_scale, row=old_row, ops=(*self.ops, *ops))
 
 
-@dataclass(frozen=True, eq=False)
-class TokenRun(Computed):
-    """Neighbouring tokens of every sequence.
-
-    Parameters
-    ----------
-    x : Computed
-        The sequences.
-    first, last : int
-        Places of the first one, and behind the last.
-    length : int
-        Of a sequence, in the probe shape.
-    """
-
-    x: Computed
-    first: int
-    last: int
-    length: int
+def _together(combine: Callable[[Array, Array], Array], old: Weight | None, new: Weight) -> Weight:
+    """Two numbers per channel in one."""
+    return new if old is None else Weight(old.name, combine(old.array, new.array))
 
 
-@dataclass(frozen=True, eq=False)
-class ConstantRow(Computed):
-    """The same row for every token, waiting to be added to something.
-
-    Parameters
-    ----------
-    row : Weight
-        [channels].
-    """
-
-    row: Weight
+# -- hidden tensors ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,8 +417,6 @@ class Hidden(Tokens):
         Constant that multiplies the canonical value, from an attention scale applied early.
     missing : Axis
         Atoms that the tensor does not have because the value does not depend on them.
-    part : Mixed or None
-        The same tensor, before the factor, as lanes of a head that it was cut out of.
     rows : Weight or None
         The same tensor for the probe shape, where it is looked up by position.
     """
@@ -375,8 +425,13 @@ class Hidden(Tokens):
     view: View
     factor: float = 1.0
     missing: Axis = ()
-    part: Mixed | None = None
     rows: Weight | None = None
+
+    def hidden(self, c: Builder) -> Hidden:
+        return self
+
+    def fixed(self) -> Array | None:
+        return None if self.rows is None else self.rows.array
 
     def lifted(self) -> Pointwise:
         return Pointwise(
@@ -387,53 +442,111 @@ class Hidden(Tokens):
             layer=self.layer,
         )
 
+    def moved(self, c: Builder, op: str, change: Change) -> Hidden:
+        return self.rearranged(change, op).after(op)
 
-@dataclass(frozen=True, eq=False)
-class Term:
-    """One channel of a head for each lane, times a factor for each position.
+    def rearranged(self, change: Change, op: str) -> Hidden:
+        """Return it in another layout, `op` not absorbed."""
+        view = change(self.view, self.missing)
+        held = set(views.flatten(view))
+        missing = tuple(atom for atom in self.missing if atom not in held)
+        return replace(self, view=view, missing=missing, rows=None)
 
-    Parameters
-    ----------
-    channels : numpy.ndarray
-        int64 [lanes], places on the axis of the head.
-    factors : numpy.ndarray
-        float64 [positions or 1, lanes].
-    """
+    def shown(self, c: Builder) -> tuple[str, float] | None:
+        if not isinstance(self.source, Emitted) and not c.is_made(self.source):
+            return None
+        return self.source.emit(c).name, self.factor
 
-    channels: NDArray[np.int64]
-    factors: NDArray[np.float64]
+    def scaled(self, c: Builder) -> Computed:
+        """Return the value that it shows, multiplied by its factor."""
+        return self.source.times(c, self.factor)
 
-    def at(self, lanes: NDArray[np.int64]) -> Term:
-        """Return the term of some lanes."""
-        return Term(self.channels[lanes], self.factors[:, lanes])
+    def emit(self, c: Builder) -> Emitted:
+        """Return the canonical value that it shows, emitting what still waits."""
+        return self.scaled(c).emit(c)
 
-    def among(self, first: int, last: int, positions: int) -> Term:
-        """Return it at some positions, and nothing at the others."""
-        factors = np.zeros((positions, self.channels.size))
-        factors[first:last] = self.factors
-        return Term(self.channels, factors)
+    def showing(self, source: Computed) -> Hidden:
+        """Return another value in its layout."""
+        return Hidden(source, self.view, missing=self.missing, layer=layer_of(source.name))
+
+    def require_all_channels(self) -> None:
+        """Check that the last axis enumerates all channels and the others none of them.
+
+        Raises
+        ------
+        Mismatch
+            If an operator over the last axis would see a part of the channels.
+        """
+        channels = self.source.channels
+        if not self.view or views.merged(self.view[-1]) != views.channel_axis(channels):
+            raise Mismatch(
+                f"the last axis of {views.describe(self.view)} is not all {channels} channels"
+            )
+
+    def channel_places(self) -> NDArray[np.int64] | None:
+        """Return where on the last axis each channel is; None if they are in order, all of them.
+
+        Raises
+        ------
+        Mismatch
+            If the last axis does not hold each channel once.
+        """
+        order = views.channel_order(self.view[-1], self.source.channels) if self.view else None
+        if order is None:
+            self.require_all_channels()
+            raise Mismatch("its operand has no axis")
+        return None if np.array_equal(order, np.arange(order.size)) else np.argsort(order)
+
+    def activated(self, c: Builder, kind: str, ops: Sequence[str], **attributes: Any) -> Hidden:
+        """Emit an activation function; once, though several operators may read it."""
+        x = self.emit(c)
+
+        def make() -> Emitted:
+            return Emitted.call(c, kind, f"{x.name}.{kind}", x.channels, ops, x, **attributes)
+
+        return self.showing(c.once((x.name, kind, str(attributes)), make))
+
+    def clipped(self, c: Builder, low: float, high: float, ops: Sequence[str]) -> Hidden:
+        """Emit it kept between two bounds."""
+        if (low, high) == (0.0, functions.UNBOUNDED):
+            return self.activated(c, "relu", ops)
+        return self.activated(c, "clip", ops, low=low, high=high)
 
 
-@dataclass(frozen=True, eq=False)
-class Mixed(Value):
-    """Sums of channels of each head, on the way to a rotation; see `mixing`.
+def add(c: Builder, left: Value, right: Value, ops: Sequence[str]) -> Hidden:
+    """Emit the sum of two hidden tensors of one layout."""
+    return _pair(c, "add", "terms", left.hidden(c), right.hidden(c), ops)
 
-    Parameters
-    ----------
-    base : Hidden
-        What the channels are those of.
-    axis : int
-        Axis of it that enumerates the channels of a head.
-    view : View
-        Layout of the tensor, with atoms ``lane`` in the place of the channels of a head.
-    terms : tuple of Term
-        They are added up.
-    """
 
-    base: Hidden
-    axis: int
-    view: View
-    terms: tuple[Term, ...]
+def multiply(c: Builder, left: Value, right: Value, ops: Sequence[str]) -> Hidden:
+    """Emit the product of two hidden tensors of one layout."""
+    a, b = left.hidden(c), right.hidden(c)
+    # A number is moved to whichever side has weights that can take it.
+    if a.source.TAKES_FACTORS:
+        a, b = b, a
+    a, b = replace(a, factor=1.0), replace(b, factor=a.factor * b.factor)
+    return _pair(c, "multiply", "factors", a, b, ops)
+
+
+def _pair(c: Builder, kind: str, what: str, a: Hidden, b: Hidden, ops: Sequence[str]) -> Hidden:
+    """Emit an operator on two hidden tensors of one layout."""
+    shape = tuple(np.broadcast_shapes(views.shape_of(a.view), views.shape_of(b.view)))
+    view_a, view_b = (views.broadcast(x.view, shape, x.missing) for x in (a, b))
+    if [views.merged(axis) for axis in view_a] != [views.merged(axis) for axis in view_b]:
+        raise Mismatch(
+            f"the {what} are laid out differently: {views.describe(view_a)} and "
+            f"{views.describe(view_b)}"
+        )
+    x, y = a.emit(c), b.emit(c)
+    if x.channels != y.channels or x.var.ty.ndim != y.var.ty.ndim:
+        raise Mismatch(f"the {what} {x.name} and {y.name} have different shapes")
+    age = [item.name for item in c.report.matched].index
+    newest = max(x.name, y.name, key=age)
+    all_ops = (*a.ops, *b.ops, *ops)
+    emitted = Emitted.call(c, kind, f"{newest}.{kind}", x.channels, all_ops, x, y)
+    held = set(views.flatten(view_a))
+    missing = tuple(atom for atom in a.missing if atom in b.missing and atom not in held)
+    return Hidden(emitted, view_a, missing=missing, layer=layer_of(newest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -465,366 +578,68 @@ class Pointwise(Tokens):
     def lifted(self) -> Pointwise:
         return self
 
+    def moved(self, c: Builder, op: str, change: Change) -> Value:
+        if self.parts:
+            # Its terms have the layout before the movement, so a sum is decided now; what is no sum
+            # of known functions may still become one by the operators that follow.
+            try:
+                decided: Tokens = self.hidden(c)
+            except Mismatch:
+                decided = replace(self, parts=())
+            return decided.moved(c, op, change)
+        return self.after(op, base=self.base.rearranged(change, op))
 
-@dataclass(frozen=True, eq=False)
-class RowFunction(Value):
-    """A function of the channels of one token, on the way from a hidden tensor to its LayerNorm.
+    def shown(self, c: Builder) -> tuple[str, float] | None:
+        return self.hidden(c).shown(c) if c.is_made(self) else None
 
-    Where the tensor has heads in an axis of their own, it is one of the channels of a head.
+    def hidden(self, c: Builder) -> Hidden:
+        return c.once(self, lambda: self._recognised(c))
 
-    Parameters
-    ----------
-    base : Hidden
-        The tensor.
-    samples : numpy.ndarray
-        The function on the example rows of `rows`, float64 [rows, channels or 1]; with a weight for
-        each head [heads, rows, channels or 1].
-    text : str
-        The operators in order, for messages.
-    parts : tuple of Value
-        The two terms if the last operator was an addition.
-    gammas, betas : tuple of Weight
-        The weights that multiplied it and were added to it.
-    reduced : bool
-        Whether it is one number per row.
-    dropped : bool
-        Whether the axis of channels is gone, which the next operator has to bring back.
-    """
+    def _recognised(self, c: Builder) -> Hidden:
+        """Recognise the function and emit its operator."""
+        slope = functions.slope(self.samples)
+        if slope is not None:
+            base = self.base
+            return Hidden(
+                base.source,
+                base.view,
+                base.factor * slope,
+                base.missing,
+                ops=self.ops,
+                layer=self.layer,
+            )
+        found = functions.name_function(self.samples)
+        if found is None and self.parts:
+            left, right = self.parts
+            return add(c, left, right, self.ops[-1:])
+        clipped = self._clipped_line(c) if found is None else None
+        if clipped is not None:
+            return clipped
+        if found is None:
+            raise Mismatch(
+                f"the function {self.text} is none of {functions.KNOWN}",
+                op=next(op for op in reversed(self.ops) if op in functions.ELEMENTWISE),
+                layer=self.layer,
+            )
+        kind, attributes = found
+        return self.base.activated(c, kind, self.ops, **attributes)
 
-    base: Hidden
-    samples: NDArray[np.float64]
-    text: str
-    parts: tuple[Value, ...] = ()
-    gammas: tuple[Weight, ...] = ()
-    betas: tuple[Weight, ...] = ()
-    reduced: bool = False
-    dropped: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreTerm:
-    """What is done to scores besides their scale.
-
-    Parameters
-    ----------
-    mask : str or None
-        Name of the input that masks keys; None if none does.
-    before, after : int
-        Window: the largest distance at which a key in front of its query counts, and behind it.
-    bias : Weight or None
-        Added, by distance: entry d + L - 1 of [1 or heads, 2 L - 1] for d = key - query, L tokens
-        of the probe shape; or, where every sequence has as many, by pair: [1 or heads, L, L].
-    """
-
-    mask: str | None = None
-    before: int = UNBOUNDED
-    after: int = UNBOUNDED
-    bias: Weight | None = None
-
-    @property
-    def masks(self) -> bool:
-        """Whether it leaves a key out."""
-        return self.mask is not None or min(self.before, self.after) < UNBOUNDED
-
-    def joined(self, other: ScoreTerm) -> ScoreTerm:
-        """Return what both together do.
-
-        Raises
-        ------
-        Mismatch
-            If two inputs mask keys.
-        """
-        if other.mask is not None and self.mask not in (None, other.mask):
-            raise Mismatch(f"two inputs mask the keys: {self.mask} and {other.mask}")
-        bias = self.bias or other.bias
-        if self.bias is not None and other.bias is not None:
-            one, more = self.bias.array, other.bias.array
-            if one.ndim != more.ndim:
-                one, more = by_pair(one), by_pair(more)
-            bias = replace(self.bias, array=one + more)
-        return ScoreTerm(
-            other.mask or self.mask,
-            min(self.before, other.before),
-            min(self.after, other.after),
-            bias,
-        )
-
-    @property
-    def seen_bias(self) -> Weight | None:
-        """The bias with 0 where the window leaves every key out."""
-        if self.bias is None:
+    def _clipped_line(self, c: Builder) -> Hidden | None:
+        """Emit a clipped line, or the product of one and its operand; None if it is neither."""
+        line = functions.clipped_line(self.samples)
+        gate = None if line is not None else functions.clipped_gate(self.samples)
+        known = line or gate
+        if known is None:
             return None
-        array = self.bias.array
-        edge = array.shape[1] // 2
-        distance = np.arange(-edge, edge + 1)
-        if array.ndim == 3:
-            distance = _distances(array.shape[1])
-        inside = (distance >= -self.before) & (distance <= self.after)
-        return replace(self.bias, array=np.where(inside, array, np.float32(0)))
-
-    def scaled(self, factor: float) -> ScoreTerm:
-        """Return what it is where the scores are multiplied afterwards.
-
-        Raises
-        ------
-        Mismatch
-            If it masks keys: what is left of a low score is not known to be low.
-        """
-        if self.masks:
-            raise Mismatch("the scores are scaled after they were masked")
-        if self.bias is None:
-            return self
-        return replace(self, bias=replace(self.bias, array=self.bias.array * np.float32(factor)))
-
-
-def by_pair(bias: Array) -> Array:
-    """A bias of scores, by distance or by pair, as [1 or heads, query, key]."""
-    if bias.ndim == 3:
-        return bias
-    edge = bias.shape[1] // 2
-    return bias[:, _distances(edge + 1) + edge]
-
-
-def _distances(length: int) -> NDArray[np.int64]:
-    """Key - query, [query, key]."""
-    places = np.arange(length)
-    return places[None, :] - places[:, None]
-
-
-@dataclass(frozen=True, eq=False)
-class HeadProducts(Value):
-    """Products of the heads of tokens with a constant matrix for each head.
-
-    Parameters
-    ----------
-    x : Hidden
-        The tokens, by head.
-    weight : Weight
-        [heads, channels of a head, n].
-    factor : float
-        Of the products.
-    view : View
-        That of x with `n` columns in the place of the channels.
-    """
-
-    x: Hidden
-    weight: Weight
-    factor: float
-    view: View
-
-
-@dataclass(frozen=True, eq=False)
-class PairTerm:
-    """Products of the heads of tokens with vectors for their distance to others.
-
-    Parameters
-    ----------
-    x : Hidden
-        The tokens, by head.
-    vectors : Weight
-        [2 L - 1, channels], row d + L - 1 for d = other token - token, L of the probe shape.
-    factor : float
-        Of the products.
-    view : View
-        Layout, with atoms ``sequence`` of the tokens and ``other``.
-    """
-
-    x: Hidden
-    vectors: Weight
-    factor: float
-    view: View
-
-
-@dataclass(frozen=True, eq=False)
-class PairTerms(Value):
-    """A sum of terms of pairs of tokens, on the way to scores.
-
-    Parameters
-    ----------
-    terms : tuple of PairTerm
-        They are added up.
-    view : View
-        That of the first.
-    """
-
-    terms: tuple[PairTerm, ...]
-    view: View
-
-
-@dataclass(frozen=True, eq=False)
-class Scores(Value):
-    """Products of queries and keys, scaled, perhaps masked or with a bias.
-
-    Parameters
-    ----------
-    q, k : Hidden
-        The operands, standard layout [batch, seq_len, channels].
-    heads : int
-        Number of heads.
-    scale : float
-        Factor so far, of the products alone.
-    view : View
-        Layout over the atoms batch, head, query, key.
-    term : ScoreTerm
-        What was added to them or selected of them so far.
-    key_positions, query_positions : Weight or None
-        Vectors for distances whose products with queries, and with keys, were added to them: [2 L -
-        1, channels], row d + L - 1 for d = key - query, L tokens of the probe shape.
-    cap : float or None
-        Factor so far of their hyperbolic tangent, where that was taken: `scale` and the vectors
-        are in front of it, `term` is behind.
-    """
-
-    q: Hidden
-    k: Hidden
-    heads: int
-    scale: float
-    view: View
-    term: ScoreTerm = ScoreTerm()
-    key_positions: Weight | None = None
-    query_positions: Weight | None = None
-    cap: float | None = None
-
-    def scaled(self, number: float, op: str) -> Scores:
-        """Return the scores and what was added to them so far, multiplied."""
-        if self.cap is not None:
-            term = self.term.scaled(number)
-            return replace(self, cap=self.cap * number, term=term, ops=(*self.ops, op))
-        vectors = {
-            label: replace(weight, array=weight.array * number)
-            for label in ("key_positions", "query_positions")
-            if (weight := getattr(self, label)) is not None
-        }
-        scale, term = self.scale * number, self.term.scaled(number)
-        return replace(self, scale=scale, term=term, ops=(*self.ops, op), **vectors)
-
-    def capped(self, op: str) -> Scores:
-        """Return their hyperbolic tangent.
-
-        Raises
-        ------
-        Mismatch
-            If they were capped or masked already, or have a bias.
-        """
-        if self.cap is not None or self.term.masks or self.term.bias is not None:
-            raise Mismatch(
-                "scores are capped (softcap) behind their mask, bias or another cap, and only "
-                "scaled scores may be: masked keys would count again"
+        source = self.base.scaled(c)
+        if (known.slope, known.offset) != (1.0, 0.0):
+            # The operand of a gate is read as it is, too.
+            source = source if gate is None else source.emit(c)
+            scale, row = (
+                Weight(f"{source.name}.{what}", np.full(source.channels, number, np.float32))
+                for what, number in (("slope", known.slope), ("offset", known.offset))
             )
-        if self.key_positions is not None or self.query_positions is not None:
-            raise Mismatch(
-                "scores that are capped (softcap) hold products with vectors by distance"
-            )
-        return replace(self, cap=1.0, ops=(*self.ops, op))
-
-
-@dataclass(frozen=True, eq=False)
-class Probabilities(Value):
-    """Softmax of scores over the keys.
-
-    Parameters
-    ----------
-    scores : Scores
-        What it was taken of.
-    view : View
-        Its layout.
-    """
-
-    scores: Scores
-    view: View
-
-
-@dataclass(frozen=True, eq=False)
-class QueryScores(Value):
-    """Scores of one query that is a weight, or their softmax; see `learned_query`.
-
-    Parameters
-    ----------
-    k : Hidden
-        The keys.
-    name : str
-        Of the weight.
-    queries : numpy.ndarray
-        float64 [heads, channels of a head], scaled as the scores are.
-    view : View
-        Their layout; there is one query.
-    normalised : bool
-        Whether they are probabilities.
-    """
-
-    k: Hidden
-    name: str
-    queries: NDArray[np.float64]
-    view: View
-    normalised: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class KeptTest(Value):
-    """A condition on which scores are masked, on the way to "has this row any key?".
-
-    Parameters
-    ----------
-    scores : Scores
-        The scores that were tested.
-    samples : numpy.ndarray
-        The condition for the example rows `KEPT_ROWS`.
-    """
-
-    scores: Scores
-    samples: Array
-
-
-KEPT_ROWS: NDArray[np.bool_] = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [0, 0, 0]], np.bool_)
-"""Example rows of scores: which of three keys are kept. Only the last has none."""
-
-
-@dataclass(frozen=True, eq=False)
-class WeightedTokens(Value):
-    """Tokens multiplied by weights, padding by 0, on the way to a pooling.
-
-    Parameters
-    ----------
-    base : Hidden or Pointwise
-        The tokens.
-    mask : str
-        Name of the input that marks tokens.
-    view : View
-        Its layout.
-    weights : str
-        A key of `token_weights.WEIGHTS`.
-    """
-
-    base: Hidden | Pointwise
-    mask: str
-    view: View
-    weights: str = "mask"
-
-
-@dataclass(frozen=True, eq=False)
-class MaskedHidden(WeightedTokens):
-    """They are not summed yet."""
-
-
-@dataclass(frozen=True, eq=False)
-class TokenSum(WeightedTokens):
-    """Their sum over the sequence."""
-
-
-@dataclass(frozen=True, eq=False)
-class FilledHidden(Value):
-    """A hidden tensor with very low numbers at padding, on the way to a maximum.
-
-    Parameters
-    ----------
-    base : Hidden
-        The tensor.
-    mask : str
-        Name of the input that marks tokens.
-    view : View
-        Its layout.
-    """
-
-    base: Hidden
-    mask: str
-    view: View
+            source = source.affine(c, scale, row if known.offset else None)
+        line_of = Hidden(source, self.base.view, missing=self.base.missing)
+        clipped = line_of.clipped(c, known.low, known.high, self.ops)
+        return clipped if gate is None else multiply(c, self.base, clipped, self.ops[-1:])

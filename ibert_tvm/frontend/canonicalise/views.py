@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ...common.errors import ModelError
+import numpy as np
+from numpy.typing import NDArray
+
+from .mismatch import Mismatch
 
 
-class ViewError(ModelError):
+class ViewError(Mismatch):
     """A movement of data that a view cannot express; the text is the reason."""
 
 
@@ -239,3 +242,14 @@ def broadcast(view: View, shape: Sequence[int], missing: Axis) -> View:
             left.remove(atom)
         padded[position] = (atom or Atom("repeat", want),)
     return tuple(padded)
+
+
+def channel_order(axis: Axis, channels: int) -> NDArray[np.int64] | None:
+    """Return the channel at every place of an axis, or None if it does not hold each once."""
+    order = np.zeros(1, np.int64)
+    for atom in axis:
+        if atom.kind != "channel":
+            return None
+        steps = np.arange(atom.extent, dtype=np.int64) * atom.stride
+        order = (order[:, None] + steps).reshape(-1)
+    return order if np.array_equal(np.sort(order), np.arange(channels)) else None

@@ -1,0 +1,69 @@
+"""Rules of operators, and tables of them by what the operands are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tvm import relax
+
+from .builder import Builder
+from .mismatch import Mismatch
+from .values import Value
+
+
+class Rule(Protocol):
+    """What an operator makes of its operands."""
+
+    def __call__(self, c: Builder, call: relax.Call, op: str, /, *operands: Any) -> Value:
+        """Return a value, or raise Mismatch with the reason.
+
+        Parameters
+        ----------
+        c : Builder
+            The function under construction.
+        call : relax.Call
+            The operator, with its attributes.
+        op : str
+            Its name, with its node.
+        *operands : Value
+            Those that are tensors, or tuples of tensors.
+        """
+
+
+Kinds = type[Value] | tuple[type[Value], ...]
+
+
+def by_kind(*cases: tuple[tuple[Kinds, ...], Rule], otherwise: str) -> Rule:
+    """Return the rule of an operator that depends on the classes of its operands.
+
+    Parameters
+    ----------
+    *cases : tuple
+        Classes of the operands, and the rule for them. The first that fits is taken.
+    otherwise : str
+        Why there is none for others.
+    """
+
+    def rule(c: Builder, call: relax.Call, op: str, *operands: Value) -> Value:
+        for kinds, apply in cases:
+            if len(kinds) == len(operands) and all(map(isinstance, operands, kinds)):
+                return apply(c, call, op, *operands)
+        raise Mismatch(otherwise)
+
+    return rule
+
+
+def at_kind(kinds: Kinds, apply: Rule, otherwise: str) -> Rule:
+    """Return the rule of an operator on one tensor of some classes, whatever else it reads."""
+
+    def rule(c: Builder, call: relax.Call, op: str, *operands: Value) -> Value:
+        if not isinstance(operands[0], kinds):
+            raise Mismatch(otherwise)
+        return apply(c, call, op, *operands)
+
+    return rule
+
+
+Apply = Callable[[Builder, str, Any, Any], Value | None]
+"""What an elementwise operator makes of two operands; None where other rules decide."""
