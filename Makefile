@@ -20,7 +20,7 @@ SECONDS_EACH ?= 60
 # `make check` runs the tests of what differs from this branch.
 BASE   ?= main
 
-.PHONY: help setup demo demo-train check test test-slow test-record test-gpu fuzz compatibility docs lint format bench clean distclean
+.PHONY: help setup demo demo-train check test test-bare test-slow test-record test-gpu fuzz compatibility docs lint format bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
@@ -59,6 +59,10 @@ check: setup  ## the default tests that can break by what changed since BASE (ma
 
 test: setup  ## the default tests: one example of each kind, minutes, no GPU, no network
 	$(PYTEST) $(ARGS)
+
+# Their names are in the file IBERT_ASKED_FOR_TOOLS, to which `make test ARGS="-p tests.bare"` writes.
+test-bare: setup  ## tests that ask for optional tools, where there are none or one kind of them
+	$(BIN)/python -m tests.bare $(PYTEST) $(ARGS)
 
 test-slow: setup  ## the tests marked slow: more cases of each kind, whole models
 	$(PYTEST) -m "slow and not record and not gpu" $(ARGS)

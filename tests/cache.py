@@ -9,10 +9,11 @@ import hashlib
 import inspect
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -133,3 +134,50 @@ def quantised_once(build: Callable[..., QuantizedModel]) -> Callable[..., Quanti
         return models[arguments]
 
     return model
+
+
+def model_key(model: QuantizedModel) -> str:
+    """Digests of all files that a model is saved as."""
+    with tempfile.TemporaryDirectory(prefix="ibert-key-") as folder:
+        return (model.save(Path(folder) / "m.ibert") / "manifest.json").read_text(encoding="utf-8")
+
+
+@functools.cache
+def _tool_version(command: tuple[str, ...]) -> str:
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def compiled_once(
+    model: QuantizedModel, target: str, shapes: Sequence[tuple[int, int]], **options: str
+) -> Path:
+    """Compile a model: one library or package for equal models, options, sources and tools.
+
+    Parameters
+    ----------
+    model, target, shapes, **options
+        Of `ibert_tvm.compile`.
+
+    Returns
+    -------
+    pathlib.Path
+        What was written, to be read only. A library for another processor was loaded under its
+        emulator.
+
+    Raises
+    ------
+    ibert_tvm.targets.TargetError
+        If it cannot be compiled, or not be loaded.
+    """
+    import ibert_tvm
+    from ibert_tvm.targets import get_target
+    from ibert_tvm.targets.toolchain import find_linker
+
+    description = get_target(target)
+    key = [model_key(model), str(description), repr([*shapes]), repr(sorted(options.items()))]
+    key += [_tool_version(tuple(find_linker(description))), version_of(ibert_tvm.compile)]
+    with cached("compiled", *key) as (place, work):
+        if work is not None:
+            compiled = ibert_tvm.compile(model, target=target, shapes=shapes, **options)
+            compiled.export(work / "model.so", require_load=description.system == "linux")
+    return place / "model.so"

@@ -2,11 +2,13 @@
 
 import multiprocessing
 import os
+from types import SimpleNamespace
 
 import pytest
 
+import ibert_tvm
 from tests import cache
-from tests.cache import cached, forget_unused
+from tests.cache import cached, compiled_once, forget_unused
 
 
 def test_what_was_built_is_kept_while_it_is_used(tmp_path, monkeypatch):
@@ -51,3 +53,33 @@ def test_processes_that_ask_at_the_same_time_build_it_once(tmp_path):
         process.join()
     assert [process.exitcode for process in processes] == [0] * 4
     assert (tmp_path / "builds").read_text() == "built\n"
+
+
+class _Model:
+    def __init__(self, text):
+        self.text = text
+
+    def save(self, folder):
+        folder.mkdir()
+        (folder / "manifest.json").write_text(self.text, encoding="utf-8")
+        return folder
+
+
+def test_equal_models_are_compiled_once_for_a_target(tmp_path, monkeypatch):
+    compiled = []
+
+    def compile(model, target, shapes, **options):
+        compiled.append((model.text, target, *shapes, *options.values()))
+        said = str(compiled[-1])
+        return SimpleNamespace(export=lambda path, require_load: path.write_text(said))
+
+    monkeypatch.setattr(cache, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(cache, "version_of", lambda *_: "these sources")
+    monkeypatch.setattr(ibert_tvm, "compile", compile)
+    cases = [("a", "host", (1, 8)), ("b", "host", (1, 8)), ("a", "x86-64", (1, 8))]
+    cases += [("a", "host", (2, 8)), ("a", "host", (1, 8), "none")]
+    for text, target, shape, *runtime in cases * 2:
+        options = dict(zip(["runtime"], runtime, strict=False))
+        path = compiled_once(_Model(text), target, [shape], **options)
+        assert path.read_text() == str((text, target, shape, *runtime))
+    assert compiled == cases

@@ -57,6 +57,7 @@ def hide(monkeypatch: pytest.MonkeyPatch):
     return hide
 
 
+@pytest.mark.slow
 @pytest.mark.qemu
 def test_compile_says_that_the_library_was_loaded_and_run_runs_it(
     artefact: Path, tmp_path: Path, ibert

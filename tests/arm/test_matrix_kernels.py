@@ -64,7 +64,7 @@ def check(kernel: RowKernel, name: str) -> None:
     assert counts.unknown == 0
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("name", "case"), examples(LINEAR_CASES, *LINEAR_EXAMPLES, unpack=True), ids=str
@@ -76,7 +76,7 @@ def test_linear_kernels_equal_the_specification(name: str, case: tuple) -> None:
     check(linear(target, rows, depth, columns, dtype=dtype, epilogue=epilogue), name)
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("name", "case"), examples(ATTENTION_CASES, *ATTENTION_EXAMPLES, unpack=True), ids=str
@@ -98,6 +98,7 @@ def test_a_linear_layer_takes_few_instructions(name: str) -> None:
     assert counts.instructions <= SPREAD * MEASURED[name]
 
 
+@pytest.mark.slow
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", examples(TARGETS, "cortex-m4"))
 def test_products_of_attention_take_few_instructions(name: str) -> None:
@@ -110,7 +111,7 @@ def test_products_of_attention_take_few_instructions(name: str) -> None:
     assert products <= 2 * SCORES[name]
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", TARGETS)
 def test_matrix_kernels_call_microkernels_and_memory_functions_only(name: str) -> None:
     needs("arm-none-eabi-gcc")
@@ -121,6 +122,8 @@ def test_matrix_kernels_call_microkernels_and_memory_functions_only(name: str) -
     assert any(symbol.startswith(f"ibert_mk_{target.dot.name}_") for symbol in built.undefined)
 
 
+@pytest.mark.slow
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("depth", "limit"), [(384, 16 * 1024), (1536, 56 * 1024)])
 def test_widened_operands_take_little_memory(depth: int, limit: int) -> None:
     needs("arm-none-eabi-gcc")

@@ -217,7 +217,7 @@ def compiled(source: str) -> Callable[..., None]:
     return tvm.compile(tvm.IRModule({"main": function}), target="llvm")["main"]
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", TARGETS)
 def test_descriptions_say_what_microkernels_compute(name: str) -> None:
     # The microkernels are held to the same numbers in the tests above.

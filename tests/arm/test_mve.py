@@ -119,7 +119,7 @@ def test_the_description_is_the_product(sizes: tuple[int, int, int, int, int]) -
 
 
 # Rows, depths and columns that neither tile nor vector divides; both tails, and whole tiles.
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("rows", "depth", "columns"),
     examples([(1, 16, 4), (7, 20, 5), (9, 48, 66)], (7, 20, 5), (9, 48, 66), unpack=True),
@@ -133,6 +133,7 @@ def test_linear_layers(
     _check(matrix_kernels.linear(m55, rows, depth, columns, epilogue=epilogue), m55)
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("seq_len", "heads", "head_dim", "masked"),
@@ -160,7 +161,7 @@ def test_probabilities_of_keys_that_fill_no_vector(seq_len: int, m55: TargetDesc
     )
 
 
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("name", "channels"),
     examples(

@@ -195,6 +195,7 @@ def test_code_is_smaller_than_64_kb(package: Compile, target: str) -> None:
     assert flash["code"] + flash["constants"] < 64 * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_floating_point_in_the_linked_firmware(
     package: Compile, tmp_path: Path, target: str

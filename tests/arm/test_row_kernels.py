@@ -68,7 +68,7 @@ def check(kernel: RowKernel, target: str) -> None:
     assert counts.unknown == 0
 
 
-@pytest.mark.representatives(8)
+@pytest.mark.representatives(4)
 @pytest.mark.parametrize(
     ("name", "target"),
     examples(
@@ -107,7 +107,7 @@ def test_softmax(target: str, keys: int, masked: int, scale: float) -> None:
     check(softmax(get_target(target), 60, keys, 12, masked=masked, scale=scale), target)
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("target", "released"),
     examples(

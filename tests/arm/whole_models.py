@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-import ibert_tvm as ibert
 from ibert_tvm.model.artefact import QuantizedModel
+from tests.cache import compiled_once
 
 from .packages import assert_bit_exact, link_package, run_package
 from .tools import board, run_library
@@ -36,8 +36,7 @@ def check_on_board(
         For what is built.
     """
     description = board(target)
-    compiled = ibert.compile(model, target=target, shapes=[shape], runtime="none")
-    path = compiled.export(folder / "model.so", require_load=True)
+    path = compiled_once(model, target, [shape], runtime="none")
     assert_bit_exact(model, inputs, list(run_library(path, description, inputs).values()))
 
 
@@ -46,7 +45,6 @@ def check_on_microcontroller(
 ) -> None:
     """Compile a package of one sequence, run it in firmware, compare; parameters as above."""
     board(target)
-    package = folder / "package"
-    ibert.compile(model, target=target, shapes=[(1, length)]).export(package)
+    package = compiled_once(model, target, [(1, length)])
     run = run_package(package, link_package(package, folder), inputs, folder)
     assert_bit_exact(model, inputs, run.outputs)

@@ -41,6 +41,7 @@ def ibert(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
     def call(*arguments: object) -> Outcome:
         gc.collect()  # TVM warns on stderr about what other tests left unfinished
+        gc.freeze()  # and what is left the next collection need not look at again: 0.1 s a call
         capfd.readouterr()
         code = main([str(argument) for argument in arguments])
         captured = capfd.readouterr()

@@ -68,6 +68,7 @@ def test_document(ibert: Callable[..., Outcome], library: Path) -> None:
         assert "layers" not in result
 
 
+@pytest.mark.slow
 def test_work_gives_throughput_and_the_fraction_of_the_ceiling(
     ibert: Callable[..., Outcome], tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_padding_makes_the_work_of_layers_uncertain_too(
         assert (kind["gmacs"] is not None) == known
 
 
+@pytest.mark.slow
 def test_layers_make_up_the_whole(ibert: Callable[..., Outcome], library: Path) -> None:
     arguments = ("--batch", "4", "--per-layer", "--json")
     (result,) = ibert("bench", library, *_QUICK, *arguments).document["results"]
@@ -129,6 +131,7 @@ def test_layers_make_up_the_whole(ibert: Callable[..., Outcome], library: Path) 
     assert {part["kind"] for part in layers["kernels"][:-1]} == {"unlisted"}
 
 
+@pytest.mark.slow
 def test_tables_for_people(ibert: Callable[..., Outcome], library: Path) -> None:
     outcome = ibert("bench", library, *_QUICK, "--batch", "1", "--seq-len", "8", "--per-layer")
     assert outcome.code == 0
@@ -144,6 +147,7 @@ def test_tables_for_people(ibert: Callable[..., Outcome], library: Path) -> None
     assert "1x8, 1 thread, by layer" in lines
 
 
+@pytest.mark.slow
 def test_texts_count_real_tokens(
     ibert: Callable[..., Outcome], library: Path, tmp_path: Path
 ) -> None:
@@ -280,6 +284,7 @@ def test_against_is_checked_first(
     )
 
 
+@pytest.mark.slow
 def test_turns_alternate_and_both_get_their_rounds(
     monkeypatch: pytest.MonkeyPatch, library: Path
 ) -> None:

@@ -138,6 +138,7 @@ def test_a_table_of_pairs_calibrates_a_model_of_pairs(
     assert "pairs.csv" in outcome.stderr and "it has 3 columns" in outcome.stderr
 
 
+@pytest.mark.slow
 def test_a_search_writes_the_first_recipe_within_the_drop(
     ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
 ) -> None:
@@ -198,6 +199,7 @@ def test_a_search_that_finds_nothing_writes_nothing(
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_a_search_needs_texts_to_hold_back(
     ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
 ) -> None:
@@ -248,6 +250,7 @@ def test_library_equals_the_reference_bit_for_bit(
     assert outcome.document["labels"] == [names[i] for i in expected.argmax(axis=1)]
 
 
+@pytest.mark.slow
 def test_eval_of_the_artefact_and_of_the_library(
     ibert: Callable[..., Outcome], artefact: Path, compiled: Path, source: Path, texts: Path
 ) -> None:
@@ -298,6 +301,7 @@ def test_eval_of_a_task(
     assert outcome.document["seq_len"] == 16
 
 
+@pytest.mark.slow
 def test_eval_says_why(
     ibert: Callable[..., Outcome], artefact: Path, source: Path, texts: Path
 ) -> None:
@@ -354,6 +358,7 @@ def test_compile_quantises_a_model_folder_on_the_way(
     assert "with the 354 texts that come with this package: preset accurate" in said
 
 
+@pytest.mark.slow
 def test_compile_refuses_sizes_of_a_model_folder_before_it_quantises(
     ibert: Callable[..., Outcome], source: Path, tmp_path: Path
 ) -> None:
@@ -428,6 +433,7 @@ def test_truncated_weights(
     assert not (tmp_path / "m.ibert").exists()
 
 
+@pytest.mark.slow
 def test_calibration_longer_than_the_positions(
     ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def test_the_help_names_every_task(ibert: Ibert, command: str) -> None:
     assert f"The tasks: {', '.join(TASKS)}." in shown
 
 
+@pytest.mark.slow
 def test_one_model_alone(ibert: Ibert, classes: Path, data: Path) -> None:
     outcome = ibert("eval", classes, "--task", "classification", "--data", data)
     assert outcome.code == 0, outcome.stderr

@@ -27,7 +27,7 @@ def gpu_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TinyGpuModel(shapes=shapes).build(tmp_path_factory.mktemp("cli") / "gpu.so")
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("options", [(), ("--device", "cuda"), ("--device", "cuda:0")])
 def test_run(
     ibert: Callable[..., Outcome], library: Path, gpu_library: Path, options: tuple[str, ...]
@@ -41,6 +41,7 @@ def test_run(
     assert outcome.document["outputs"] == on_processor["outputs"]
 
 
+@pytest.mark.slow
 def test_bench(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
     outcome = ibert("bench", gpu_library, *_QUICK, "--per-layer", "--json")
     assert (outcome.code, outcome.stderr) == (0, "")
@@ -63,6 +64,7 @@ def test_bench(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
         assert math.isclose(sum(part["share"] for part in kernels), 1.0)
 
 
+@pytest.mark.slow
 def test_bench_for_people(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
     outcome = ibert("bench", gpu_library, *_QUICK, "--batch", "4", "--per-layer")
     assert outcome.code == 0
@@ -133,6 +135,7 @@ def test_another_architecture(ibert: Callable[..., Outcome], gpu_library: Path) 
     )
 
 
+@pytest.mark.slow
 def test_threads_mean_nothing(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
     for command in (("run", gpu_library, "--text", "hello"), ("bench", gpu_library, *_QUICK)):
         _refused(
@@ -162,6 +165,7 @@ def test_unknown_devices(ibert: Callable[..., Outcome], gpu_library: Path, tmp_p
             )
 
 
+@pytest.mark.slow
 def test_a_device_of_this_machine_or_a_board(
     ibert: Callable[..., Outcome], gpu_library: Path
 ) -> None:

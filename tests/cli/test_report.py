@@ -164,6 +164,7 @@ def test_the_graph_alone(ibert: Callable[..., Outcome], model: Path, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["graph.onnx"]
 
 
+@pytest.mark.slow
 def test_what_is_refused_before_anything_is_measured(
     ibert: Callable[..., Outcome], model: Path, library: Path, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, expected: int) -> 
     assert width() == expected
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("columns", ["80", "132"])
 def test_commands_fit(
     ibert: Callable[..., Outcome],

@@ -80,7 +80,7 @@ def test_sizes_of_all_kinds_equal_the_specification(case: AttentionCase, target:
     run(case, target)
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("mask", examples(["", "int64"], "int64"))
@@ -93,13 +93,14 @@ def test_every_softmax_equals_the_specification(preset: str, mask: str, target: 
     )
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
 def test_results_of_every_type(dtype: str) -> None:
     preset = "paper" if dtype == "int32" else "accurate"
     run(AttentionCase(preset, seq_len=24, head_dim=24, dtype=dtype), "t4")
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("shift", [36, 10])
 def test_requantisation_in_64_bits(shift: int) -> None:
     """With the small shift, what is clamped leaves 32 bits: no store may saturate it instead."""
@@ -119,7 +120,7 @@ TILES = {
 }
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("tile", "preset", "target"),
     examples(
@@ -150,6 +151,7 @@ def _of_a_window(case: AttentionCase, rows: int, keys: int, held: bool) -> Atten
 CUTS = ((1, 1, True), (2, 2, True), (1, 2, False))
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("window", "preset", "target", "cut", "observed"),
     examples(
@@ -182,7 +184,7 @@ def test_a_run_of_keys_is_as_long_as_a_tile_sees() -> None:
     assert AttentionSizes(1, 1, 1000, 64, 1024, 1, before=2000).run_keys(16) == 1024
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("preset", "padded"),
     # No key, one key, whole fragments.
@@ -198,7 +200,7 @@ def test_masks_at_their_limits(preset: str, padded: tuple[int, ...]) -> None:
     run(AttentionCase(preset, batch=2, seq_len=34, heads=1, padded=padded, dtype="int16"), "t4")
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("preset", ["accurate", "paper"])
 @pytest.mark.parametrize("spread", [0.02, 30.0], ids=["flat", "one key each"])
 def test_the_largest_numbers(preset: str, spread: float) -> None:

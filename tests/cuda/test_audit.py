@@ -148,6 +148,7 @@ extern "C" __global__ void dense_kernel_kernel(const int* a, int* b, int n) {
 """
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("architecture", examples(["sm_75", "sm_90", "sm_120"], "sm_75", "sm_120"))
 def test_compiled_code_is_read_as_it_is(architecture: str, tmp_path: Path) -> None:
     toolchain = cuda_toolchain()

@@ -51,6 +51,7 @@ def test_no_gpu(path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_old_driver(path: Path) -> None:
     assert _error(path, fail="cudaGetDeviceCount:1:35") == {
         "what": "the NVIDIA driver of this machine is too old",
@@ -61,6 +62,7 @@ def test_old_driver(path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_driver_that_fails(path: Path) -> None:
     assert _error(path, fail="cudaGetDeviceCount:1:999") == {
         "what": "the NVIDIA driver of this machine cannot be used",
@@ -70,6 +72,7 @@ def test_driver_that_fails(path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_no_such_gpu(path: Path) -> None:
     assert _error(path, "--device", "cuda:2") == {
         "what": "there is no GPU cuda:2",
@@ -79,6 +82,7 @@ def test_no_such_gpu(path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_another_architecture(path: Path) -> None:
     assert _error(path, capability=80) == {
         "what": f"the library {path} does not run on the GPU cuda:0",
@@ -88,6 +92,7 @@ def test_another_architecture(path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_no_memory_for_the_weights(path: Path) -> None:
     assert _error(path, memory=64) == {
         "what": "the memory of the GPU cuda:0 is full",
@@ -98,6 +103,7 @@ def test_no_memory_for_the_weights(path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_no_memory_for_the_values(path: Path) -> None:
     error = _error(path, fail="cudaMalloc:3:2")
     assert str(error["why"]).startswith("there is no place for the values of a batch of 1 x 8")
@@ -114,6 +120,7 @@ def test_a_gpu_that_fails(path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_graph_that_cannot_be_made(path: Path) -> None:
     error = _error(path, fail="cudaGraphInstantiate:1:901")
     assert (error["what"], error["where"]) == ("the GPU reports an error", "cudaGraphInstantiate")

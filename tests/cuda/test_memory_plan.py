@@ -162,6 +162,7 @@ def test_functions_that_allocate_nothing_stay_as_they_are() -> None:
     assert ALLOCATE not in {var.name_hint for var in KeepStorages()(module).get_global_vars()}
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("form", [_WORKSPACES, _WITHOUT_BLOCKS])
 def test_workspaces_become_results(form: str) -> None:
     module = LiftWorkspaces()(_parse(form))
@@ -181,6 +182,7 @@ def test_workspaces_become_results(form: str) -> None:
     tvm.ir.assert_structural_equal(LiftWorkspaces()(module), module)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("form", [_WORKSPACES, _WITHOUT_BLOCKS])
 def test_memory_of_a_workspace_is_planned_with_all_other_values(form: str) -> None:
     passes = [

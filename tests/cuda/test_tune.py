@@ -204,6 +204,7 @@ def _words(artefact: Path, folder: Path, *words: str) -> list[str]:
     return [*command, "--seq-len", "8", *words]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 def test_without_a_gpu(artefact: Path, tmp_path: Path) -> None:
     words = _words(artefact, tmp_path / "db", "--target", "t4")

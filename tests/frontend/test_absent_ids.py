@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from ibert_tvm import load
 from ibert_tvm.frontend.errors import UnsupportedModelError
@@ -57,6 +58,7 @@ def test_the_last_id_is_left_out_of_the_vocabulary() -> None:
     np.testing.assert_allclose(got * mask[..., None], want * mask[..., None], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_another_id_is_refused(messages: Messages) -> None:
     with messages.raises(UnsupportedModelError):
         load(counting(4), head="none")

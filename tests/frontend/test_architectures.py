@@ -91,7 +91,7 @@ def torch_output(model, head: str, batch: dict[str, np.ndarray]) -> np.ndarray:
     return output.logits.numpy()
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("architecture", "head"), examples(CASES, *DEFAULT, unpack=True), ids=lambda part: part
 )
@@ -125,6 +125,7 @@ def names_of(loaded: CanonicalModel) -> list[str]:
     return [str(call.attrs["name"]) for _, call in canonical_calls(loaded.module)]
 
 
+@pytest.mark.slow
 def test_names_are_the_source_s_module_paths():
     model, loaded = made_and_loaded("bert", "question_answering")
     names = names_of(loaded)
@@ -149,6 +150,7 @@ def test_names_are_the_source_s_module_paths():
         np.testing.assert_array_equal(array, state[name].numpy())
 
 
+@pytest.mark.slow
 def test_electra_projects_its_embeddings():
     names = names_of(made_and_loaded("electra", "sentence_embedding")[1])
     assert names.index("embeddings_project") == names.index("embeddings.LayerNorm") + 1
@@ -196,6 +198,7 @@ class Activated(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_activations_by_their_transformers_names():
     loaded = load(Activated(), inputs=("input_ids",), verify=False)
     found = [
@@ -206,6 +209,7 @@ def test_activations_by_their_transformers_names():
     assert found == list(ACTIVATIONS.values())
 
 
+@pytest.mark.slow
 def test_the_same_model_at_every_length():
     """One symbolic module: each length, and padding up to it, gives the same first row."""
     model, loaded = made_and_loaded("distilbert", "token_classification")

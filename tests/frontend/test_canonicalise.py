@@ -86,6 +86,7 @@ def test_a_scale_after_a_linear_layer_moves_into_its_weights():
     assert [f.what for f in result.report.foldings] == ["factor -0.5 moved to the weights"]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("axis", ["last", "middle"])
 def test_fused_queries_keys_and_values_are_cut_apart(axis):
     def body(s: Source) -> relax.Expr:
@@ -327,6 +328,7 @@ def test_the_first_token_is_selected(how):
     check(body, [("embedding", "words"), ("linear", "dense"), ("select_token", "dense.token0")])
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_the_masked_mean_is_recognised(keepdims):
     def body(s: Source) -> relax.Expr:

@@ -49,6 +49,7 @@ def test_a_folder_is_imported_with_its_facts(bert):
     assert loaded.verified_error < 1e-5
 
 
+@pytest.mark.slow
 def test_a_string_serves_as_path_and_the_head_can_be_chosen(bert):
     loaded = load(str(bert), head="pooled", verify=False)
     assert loaded.info.outputs[0].value == "pooler.dense.tanh"
@@ -155,6 +156,7 @@ def test_a_missing_path_is_refused_without_network(tmp_path, messages):
         load(tmp_path / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_weights_that_a_head_lacks_are_not_invented(bert, messages):
     with messages.raises(UnsupportedModelError):
         load(bert, head="sequence_classification")
@@ -171,6 +173,7 @@ def test_missing_packages_are_named(bert, monkeypatch, messages):
         load(bert)
 
 
+@pytest.mark.slow
 def test_half_precision_checkpoints_become_float32(tmp_path):
     model = make("distilbert", num_hidden_layers=1)
     model.half().save_pretrained(tmp_path)

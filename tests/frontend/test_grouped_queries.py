@@ -37,11 +37,13 @@ def test_rows_of_one_matrix() -> None:
     assert widths_of(ibert.load(grouped("fused"))) == [(48, 24, 24, 4)]
 
 
+@pytest.mark.slow
 def test_repeated_queries_are_refused(messages: Messages) -> None:
     with messages.raises(UnsupportedModelError):
         ibert.load(grouped("queries"), verify=False)
 
 
+@pytest.mark.slow
 def test_capped_scores() -> None:
     model = ibert.load(grouped("capped"))
     (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")

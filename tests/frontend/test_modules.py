@@ -92,6 +92,7 @@ class Encoder(nn.Module):
         return self.layers(self.words(input_ids), src_key_padding_mask=attention_mask == 0)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("kind", "layers", "longest"),
     examples(
@@ -116,6 +117,7 @@ def test_modules_agree_with_torch(kind, layers, longest):
     assert len(info.source_sha256) == 64
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("activation", "norms", "fused"),
     examples(
@@ -183,6 +185,7 @@ def test_a_module_without_mask_gets_one_and_says_so():
     )
 
 
+@pytest.mark.slow
 def test_what_torch_compile_wraps_is_taken():
     loaded = load(torch.compile(Unmasked()), inputs=("input_ids",))
     assert loaded.info.inputs == ("input_ids", "attention_mask")
@@ -245,6 +248,7 @@ class Empty(Block):
         return self.heads(torch.cat([torch.zeros(0), self.value(x)], dim=-2))
 
 
+@pytest.mark.slow
 def test_empty_tensors_are_joined_to_nothing():
     assert load(Empty().eval()).verified_error is not None
 
@@ -264,6 +268,7 @@ def tiny_bert(name):
     return getattr(hf, name)(config).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "head", "kind"),
     examples(
@@ -282,6 +287,7 @@ def test_logits_of_pretraining_are_those_of_a_head_without_labels(name, head, ki
     assert loaded.info.id2label == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", examples(["BertForMultipleChoice", "BertForPreTraining"], "BertForPreTraining")
 )
@@ -292,6 +298,7 @@ def test_a_head_is_never_left_out_unasked(name, messages):
     assert load(model, head="none", verify=False).info.head == "none"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("dtype", examples([torch.float16, torch.bfloat16], torch.bfloat16))
 def test_weights_of_16_bits_are_taken_exactly(dtype):
     torch.manual_seed(0)
@@ -336,6 +343,7 @@ def test_the_class_decides_the_head():
     assert loaded.info.outputs[0].kind == "token_logits"
 
 
+@pytest.mark.slow
 def test_the_encoder_of_a_classifier_can_be_taken():
     model = make("bert", "sequence_classification", num_hidden_layers=1)
     loaded = load(model, head="none", verify=False)

@@ -43,6 +43,7 @@ class AllChannels(Grouped):
         self.key = torch.nn.Sequential(key, self.of_all[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", examples([torch.nn.LayerNorm, torch.nn.RMSNorm], torch.nn.RMSNorm))
 def test_norms_over_the_channels_of_all_heads(kind: type[torch.nn.Module]) -> None:
     torch.manual_seed(1)

@@ -44,6 +44,7 @@ def test_every_layout_is_a_rotation(kind) -> None:
     check(module, model, (7, 40))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "factor"),
     examples(

@@ -103,6 +103,7 @@ def test_a_pool_with_the_mask_does_not_see_it_either() -> None:
     assert "mask_tokens" not in ops(words(pooled, encoder()))
 
 
+@pytest.mark.slow
 def test_a_token_that_may_be_padding_sees_it() -> None:
     """The first token of a batch that is padded on the left."""
     torch.manual_seed(0)
@@ -176,7 +177,7 @@ def test_a_convolution_of_several_tokens_multiplies_neighbours() -> None:
     assert ops(loaded) == ["embedding", "unfold_tokens", "linear"]
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -226,7 +227,7 @@ BOUNDS: list[tuple[Callable[..., Hidden], list]] = [
 ]
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("function", "found"), examples(BOUNDS, BOUNDS[1], BOUNDS[4], BOUNDS[5], unpack=True)
 )
@@ -240,6 +241,7 @@ def test_bounds_are_kept_where_they_are(function: Callable[..., Hidden], found: 
 # -- torch's own layers ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_causal_mask_of_torchs_layers_is_a_window() -> None:
     def function(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
         causal = nn.Transformer.generate_square_subsequent_mask(x.shape[1])

@@ -80,6 +80,7 @@ def test_a_pre_norm_encoder_with_torch_s_padding_mask():
     assert factor == f"factor {math.sqrt(WIDTH):g} moved to the table"
 
 
+@pytest.mark.slow
 def test_an_additive_mask_and_arguments_that_say_nothing():
     loaded = load(Additive(), inputs={"x": "input_ids", "bias": "additive_mask"})
     assert loaded.verified_error is not None and loaded.verified_error <= 1e-5

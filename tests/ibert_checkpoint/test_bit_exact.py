@@ -59,7 +59,7 @@ def assert_equal_everywhere(values, oracle):
     return compared
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "variant",
     examples(VARIANTS, "one token type, three heads", "small weights", "force_dequant nonlinear"),
@@ -79,6 +79,7 @@ def test_every_value_of_every_layer_equals_the_oracle(checkpoint, variant):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("lengths", [[1], [2, 1], [38], [5, 5, 5]])
 def test_batches_of_other_shapes_equal_the_oracle(checkpoint, lengths):
@@ -159,6 +160,7 @@ def test_transformers_as_it_is_differs_from_the_second_layer_on(checkpoint):
     assert (np.rint(last.numpy() / scales[-1])[real] != hidden[real]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "head", examples(["token_classification", "question_answering"], "token_classification")
 )
@@ -177,6 +179,7 @@ def test_a_head_per_token_is_one_more_linear_layer(checkpoint, head):
     check_logits(saved, hidden, scale, logits * output["scale"], inputs["attention_mask"] != 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "head", examples(["sequence_classification", "pooled"], "sequence_classification")
 )
@@ -208,6 +211,7 @@ def check_logits(saved, hidden, scale, logits, real):
     assert difference.max() < 0.03 * max(1.0, float(want.abs().max()))
 
 
+@pytest.mark.slow
 def test_the_sentence_embedding_is_the_mean_over_tokens(checkpoint):
     saved = checkpoint()
     model = ibert.load(saved.folder, head="sentence_embedding", verify=False)

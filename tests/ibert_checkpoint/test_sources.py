@@ -26,6 +26,7 @@ HEAD_NOTE = (
 )
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("head", examples(CLASSES, "none", "token_classification"))
 def test_the_float_model_is_that_of_transformers(checkpoint, head):
     """In its float mode, on padded batches of two shapes; `load` compares them."""
@@ -41,6 +42,7 @@ def test_the_float_model_is_that_of_transformers(checkpoint, head):
     assert list(model.info.id2label.values()) == [f"LABEL_{i}" for i in range(labels)]
 
 
+@pytest.mark.slow
 def test_a_single_token_type_is_no_input(checkpoint):
     saved = checkpoint(num_hidden_layers=2, type_vocab_size=1)
     model = ibert.load(saved.folder)
@@ -56,6 +58,7 @@ def test_the_head_follows_the_class_that_was_saved(checkpoint):
     assert ibert.load(folder, verify=False).info.head == "sequence_classification"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("kind", NOTES)
 def test_functions_that_ran_in_float_are_reported(checkpoint, kind):
     notes = checkpoint(force_dequant=kind).model.info.notes
@@ -118,6 +121,7 @@ def test_shards_are_one_checkpoint(checkpoint, tmp_path):
     assert_same_program(saved.model, ibert.load(tmp_path, verify=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", examples([torch.float16, torch.bfloat16], torch.bfloat16))
 def test_a_checkpoint_in_half_precision_is_its_rounded_self(checkpoint, tmp_path, kind):
     source = copy.deepcopy(checkpoint(seed=2, type_vocab_size=1).source)
@@ -132,6 +136,7 @@ def test_a_checkpoint_in_half_precision_is_its_rounded_self(checkpoint, tmp_path
     assert_same_program(half, full)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("head", ["none", "sequence_classification"])
 def test_a_model_in_memory_is_the_same(checkpoint, head):
     """Its quantised forward pass is not traced, and its mode stays as it is."""

@@ -56,6 +56,7 @@ def test_what_was_trained_equals_the_oracle_of_the_checkpoint_that_was_written(t
         np.testing.assert_array_equal(values[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 def test_transformers_gives_the_same_integers_with_scales_handed_on(trained, monkeypatch):
     model, folder = trained
     source = transformers.IBertModel.from_pretrained(folder).eval().double()

@@ -97,6 +97,7 @@ def test_the_command_line_runs_images(files, pixels, capsys):
     assert (entry["name"], entry["dtype"], entry["zero_point"]) == ("pixel_values", "int8", 0)
 
 
+@pytest.mark.slow
 def test_integers_of_the_module_are_those_of_the_folder(files, make, pixels):
     folder = ibert_tvm.QuantizedModel.load(files / "deit.ibert")
     loaded = ibert_tvm.load(make("deit", "image_classification"), verify=False)

@@ -15,6 +15,7 @@ from tests.examples import examples
 WIDTH, HEADS, PATCH = 24, 3, 4
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("architecture", "head", "tokens", "attention"),
     [
@@ -105,6 +106,7 @@ class Convolution(nn.Module):
         return self.block(x)[:, -1]
 
 
+@pytest.mark.slow
 def test_patches_by_reshapes_normalised_and_pooled():
     loaded = load(Rearranged(), image_size=(3, 8, 12))
     assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
@@ -115,6 +117,7 @@ def test_patches_by_reshapes_normalised_and_pooled():
     assert any("moved to the weights" in f.what for f in loaded.report.foldings)
 
 
+@pytest.mark.slow
 def test_patches_by_a_convolution_and_the_last_token():
     loaded = load(Convolution(), image_size=(3, 8, 12))
     assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
@@ -122,6 +125,7 @@ def test_patches_by_a_convolution_and_the_last_token():
     assert [int(call.attrs["index"]) for call in select] == [6]
 
 
+@pytest.mark.slow
 def test_an_exported_program_of_images():
     batch = {0: torch.export.Dim("batch", min=1, max=64)}
     program = torch.export.export(

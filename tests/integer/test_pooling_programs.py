@@ -139,6 +139,7 @@ def test_nothing_leaves_its_interval(seed: int) -> None:
         assert low <= value.min() and value.max() <= high, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target", examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-64-v3")
 )

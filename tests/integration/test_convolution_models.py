@@ -37,6 +37,7 @@ def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> Non
         assert_bit_exact(library, model, inputs(model, name, 2, seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
     model = convolution_model(name, preset)

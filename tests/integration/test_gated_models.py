@@ -44,6 +44,7 @@ def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> Non
         assert_bit_exact(library, model, inputs(2, 13, tokens, tokens))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
     model = gated_model(name, preset)
@@ -94,6 +95,7 @@ def test_both_sides_of_the_gate_are_one_kernel(name: str) -> None:
     assert gate[-2:] == ["multiply", "requantise_short"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(MODELS, "silu"))
 def test_without_vectors_the_gate_is_the_epilogue_of_one_side(name: str) -> None:
     found = kernels(lowered(name, "accurate", "cortex-m4").fused.module)

@@ -83,6 +83,7 @@ def test_a_library_without_runtime_is_bit_exact(name: str, preset: str, tmp_path
     assert_bit_exact(library, model, inputs(2, LENGTH, 3, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
     model = grouped_model(name, preset)

@@ -47,6 +47,7 @@ def test_every_form_of_x86_is_bit_exact(name: str, target: str, tmp_path: Path) 
         assert_bit_exact(library, model, inputs(name, 2, 13, tokens, tokens))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_no_intermediate_leaves_its_interval(name: str) -> None:
     model = row_scale_model(name)
@@ -97,6 +98,7 @@ def test_a_scale_of_rows_is_taken_where_it_pays() -> None:
     assert outputs <= set(chosen["auto"])
 
 
+@pytest.mark.slow
 def test_magnitudes_are_made_by_rows_and_packed() -> None:
     """Values of a row stay [batch, sequence, 1], which packing carries as it does the others."""
     model = row_scale_model("gated")

@@ -40,6 +40,7 @@ def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
     assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(MODULES, "every pooling"))
 def test_padding_behind_and_company_change_nothing(name: str) -> None:
     model = sentence_model(name)
@@ -50,6 +51,7 @@ def test_padding_behind_and_company_change_nothing(name: str) -> None:
     np.testing.assert_array_equal(found[-1:, :6] if found.ndim == 3 else found[-1:], wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(["last token", "late interaction"], "last token"))
 def test_vectors_have_length_one_at_a_fixed_scale(name: str) -> None:
     model = sentence_model(name)

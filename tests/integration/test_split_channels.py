@@ -43,6 +43,7 @@ def test_no_intermediate_leaves_its_interval() -> None:
     assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
 
 
+@pytest.mark.slow
 def test_a_report_by_layer_adds_columns_up() -> None:
     from ibert_tvm.evaluation.evaluate import _IntegerRunner
 

@@ -26,7 +26,7 @@ SLOW = [(name, PRESETS[place % 2]) for place, name in enumerate(MODELS)]
 
 
 @pytest.mark.parametrize(
-    ("name", "preset"), examples(ALL, REGISTERS, otherwise="record", slow=SLOW, unpack=True)
+    ("name", "preset"), examples(ALL, otherwise="record", slow=[*SLOW, REGISTERS], unpack=True)
 )
 def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> None:
     model = token_model(name, preset)
@@ -45,6 +45,7 @@ def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
     assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
     import torch

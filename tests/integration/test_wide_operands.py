@@ -58,7 +58,8 @@ def test_avx2_multiplies_them_as_they_are() -> None:
     assert ["linear", "requantise_short", "gelu", "requantise"] in found
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.slow
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("target", ["x86-avx512-vnni", "aarch64-dotprod", "t4", "cortex-m55"])
 def test_dot_products_of_bytes_take_both_parts(target: str) -> None:
     """Parts are made where the value is, and products joined in the epilogue of the second.

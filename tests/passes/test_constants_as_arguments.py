@@ -104,6 +104,7 @@ def test_nothing_becomes_an_argument_where_it_is_not_asked_for() -> None:
     assert constants(lowered(attentions(1e-3, 1.1e-3), compact=False)) == {}
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("scales", [(1e-3, 1.1e-3), (1e-3, 0.8e-3, 1.2e-3, 0.8e-3)])
 def test_compiled_code_computes_the_same(scales: tuple[float, ...]) -> None:
     program = attentions(*scales)

@@ -76,6 +76,7 @@ def test_packed_program_evaluates_to_the_same_integers(model: str) -> None:
             np.testing.assert_array_equal(got, want, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "target", "shapes"),
     examples(
@@ -177,6 +178,7 @@ def test_programs_that_cannot_be_packed_stay_as_they_are(case: str) -> None:
     assert PackTokens()(program) is program
 
 
+@pytest.mark.slow
 def test_every_kernel_on_packed_rows_is_guarded() -> None:
     program = encoder_program(masked=True)
     target = get_target("x86-avx512-vnni")
@@ -192,6 +194,7 @@ def test_every_kernel_on_packed_rows_is_guarded() -> None:
     assert "mask_tokens" in other
 
 
+@pytest.mark.slow
 def test_rows_without_a_token_are_not_written() -> None:
     """What a kernel leaves alone costs nothing: its result keeps what was there."""
     import tvm

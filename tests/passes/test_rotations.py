@@ -92,6 +92,7 @@ def test_rotations_read_the_product_in_place(pack: bool) -> None:
     assert ("packing.slots" in found) == pack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-64"))
 @pytest.mark.parametrize("columns", examples([2, CHANNELS // 2], 2))
 def test_places_are_those_of_the_sequence(columns: int, name: str) -> None:
@@ -124,6 +125,7 @@ def test_the_table_limits_the_sequence() -> None:
     assert longest_sequence(read_program(p.module)) == POSITIONS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", examples(["t4", "a100"], "t4"))
 def test_on_a_gpu(target: str, tmp_path: Path) -> None:
     model = as_model(program())

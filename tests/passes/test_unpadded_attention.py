@@ -108,6 +108,7 @@ TERMS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "terms"),
     examples(

@@ -43,14 +43,14 @@ def check(model: QuantizedModel) -> None:
                 np.testing.assert_array_equal(row, alone[text])
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("fidelity", FIDELITIES)
 def test_of_every_fidelity(fidelity: str) -> None:
     model = random_model("bert")
     check(quantize(model, random_batches(model, 2), fidelity=fidelity))
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("row_scales", ROW_SCALES)
 def test_with_scales_per_token(row_scales: str) -> None:
     model = random_model("bert")

@@ -39,7 +39,7 @@ def quantized(request, preset):
     return model, result, calls
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 def test_integer_outputs_are_close_to_the_float_model(quantized, preset):
     model, result, _ = quantized
     (inputs,) = random_batches(model, 1, rows=5, seed=9)
@@ -52,6 +52,7 @@ def test_integer_outputs_are_close_to_the_float_model(quantized, preset):
         assert error < TOLERANCE[preset]
 
 
+@pytest.mark.representatives(1)
 def test_progress_ends_at_its_total(quantized):
     _, _, calls = quantized
     total = calls[0][1]
@@ -119,6 +120,7 @@ def test_padding_does_not_take_part():
             assert getattr(second, section)[name].scale == pytest.approx(quant.scale, rel=1e-4)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("observer", ["minmax", "percentile"])
 def test_other_observers_serve_too(observer):
     model = random_model("bert")
@@ -197,6 +199,7 @@ def test_fidelity_of_a_real_sentence_encoder(preset_name, mean, smallest):
     assert report.agreement.cosine_min >= smallest
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "zero",
     examples([".query.", ".key.", ".value.", "layer.0.intermediate."], ".query."),

@@ -220,6 +220,7 @@ def test_a_silent_server(messages: Messages) -> None:
         find_server(address, 0.2)
 
 
+@pytest.mark.slow
 def test_something_that_is_no_server(library: Path, messages: Messages) -> None:
     def http(connection: socket.socket) -> None:
         # All of a greeting in pieces: who writes to a closed connection is told so instead.
@@ -297,6 +298,7 @@ def test_a_library_without_runtime(
         pass
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_library(servers: Servers, tmp_path: Path) -> None:
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"no ELF file" * 100)

@@ -111,6 +111,7 @@ def test_compile_uses_the_measurements(
         np.testing.assert_array_equal(got, expected(model, arrays))
 
 
+@pytest.mark.slow
 def test_without_records_kernels_are_those_of_no_database(database: Path) -> None:
     (database / "trials.jsonl").unlink()
     target = get_target("x86-64")
@@ -129,6 +130,7 @@ def test_without_records_kernels_are_those_of_no_database(database: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_a_database_of_another_target(
     ibert: Ibert, artefact: Path, database: Path, tmp_path: Path, messages: Messages
 ) -> None:

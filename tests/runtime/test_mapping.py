@@ -81,6 +81,7 @@ def test_a_replaced_library_is_the_new_one(
         assert [channels_of(library) for library in kept] == [4, 3, 2]
 
 
+@pytest.mark.slow
 def test_a_replaced_library_without_runtime_is_the_new_one(tmp_path: Path) -> None:
     first, given = small_model(), inputs_of(8, 1)
     second = replace(

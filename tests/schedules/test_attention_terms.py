@@ -131,7 +131,7 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
         kernel.check(board.run(case, *kernel.arguments))
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("case", "target"),
@@ -155,7 +155,7 @@ def test_on_microcontrollers(case: str, target: str) -> None:
     assert counts.floating_point == 0
 
 
-@pytest.mark.representatives(4)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("case", "target"),
     examples(

@@ -197,6 +197,7 @@ def test_projections_of_terms_are_merged() -> None:
     assert len(linear) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", examples((1, 5, POSITIONS), 5))
 def test_a_program_of_a_padded_batch(length: int) -> None:
     p, shape = program(), (3, length)

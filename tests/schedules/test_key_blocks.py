@@ -89,7 +89,7 @@ def test_packed_sequences_end_with_their_last_key() -> None:
     assert ["".join(map(str, tile)) for tile in blocks[1]] == ["1110", "1110", "1110"]
 
 
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("name", "size"),
     [
@@ -115,6 +115,7 @@ def test_the_multiplications_that_are_computed_are_counted(
     assert int(scheduled.attrs["ibert.macs"]) == 2 * pairs * case.heads * case.head_dim
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", ["x86-64-v3", "cortex-m4", "cortex-m55"])
 def test_sums_over_blocks_are_kept_for_one_tile(name: str) -> None:
     """The tile's loop is none of those that are summed over."""

@@ -27,7 +27,7 @@ ROWS = (1, 7, 9, 51)
 
 
 # One of each instruction.
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", examples(TARGETS, "x86-avx512-vnni", "x86-64-v3", "x86-64"))
 def test_linear_kernels_equal_numpy(name: str) -> None:
     target = runnable(name)

@@ -42,6 +42,7 @@ def test_on_this_processor(operator: Operator) -> None:
     check(kernel, [tensor.numpy() for tensor in tensors])
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("name", "compiler", "emulator"),

@@ -144,6 +144,7 @@ def test_what_joins_a_kernel_fits_its_rows() -> None:
     assert by_op["each"][0] == "requantise"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", examples(TARGETS, "x86-64-v3"))
 @pytest.mark.parametrize("kind", ["short", "wide"])
 def test_on_this_processor(name: str, kind: str) -> None:
@@ -158,6 +159,7 @@ def test_on_this_processor(name: str, kind: str) -> None:
         check(kernel, [tensor.numpy() for tensor in tensors])
 
 
+@pytest.mark.slow
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("name", "compiler", "emulator"),
@@ -195,6 +197,7 @@ def test_on_microcontrollers(target: str, kind: str) -> None:
         assert counts.floating_point == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", examples(["short", "wide"], "short"))
 def test_on_a_gpu(kind: str) -> None:
     rules = [rule for rule in CUDA_RULES if not isinstance(rule, FallbackRule)]

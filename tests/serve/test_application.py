@@ -348,6 +348,7 @@ def test_models_are_listed(served: Callable[..., Run]) -> None:
     served()(use)
 
 
+@pytest.mark.slow
 def test_a_model_that_gives_nothing_of_texts_is_refused(messages: Messages, tmp_path: Path) -> None:
     needs("fastapi")
     from ibert_tvm.serve.application import create_application

@@ -13,6 +13,7 @@ from tests.targets.encoder_library import build_encoder
 from tests.targets.fp_audit import is_floating_point
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", examples(["accurate", "paper"], "accurate"))
 def test_a_library_holds_vex_vpdpbusd_and_no_avx512(preset: str, tmp_path: Path) -> None:
     build = build_encoder("x86-avx-vnni", hidden=64, heads=2, feed_forward=96, preset=preset)

@@ -46,6 +46,7 @@ def test_a_single_logit_is_a_number() -> None:
     assert logits_loss(other, other).item() == 0.0
 
 
+@pytest.mark.slow
 def test_labels_of_another_head_are_refused(messages: Messages) -> None:
     model = integer_model("bert")
     with messages.raises(UsageError):

@@ -22,6 +22,7 @@ def _search(seed: int = 0) -> Search:
     return Search("fc", func, TARGET, tile_space(func, TARGET), seed)
 
 
+@pytest.mark.slow
 def test_the_default_comes_first_and_nothing_twice() -> None:
     search = _search()
     first = search.propose(3, set())

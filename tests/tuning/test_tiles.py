@@ -110,10 +110,12 @@ def test_decisions_change_no_result(name: str) -> None:
     _check(runnable_target(name), packed=False, most=10)
 
 
+@pytest.mark.slow
 def test_decisions_skip_rows_without_token() -> None:
     _check(runnable_target("x86-64"), packed=True, most=12)
 
 
+@pytest.mark.slow
 def test_the_default_is_scheduled_as_without_tuning() -> None:
     for name in ("x86-avx512-vnni", "x86-64", "rpi4", "aarch64-dotprod"):
         target = get_target(name)

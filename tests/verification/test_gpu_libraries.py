@@ -85,6 +85,7 @@ def test_planted_floats(folder: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert any("mul.f32" in line for line in portable)
 
 
+@pytest.mark.slow
 def test_a_float_in_a_kernel_of_the_program(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def test_a_float_in_a_kernel_of_the_program(
     assert " of layer pool at +0x" in failed["no floating point on the GPU"][0]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_refuses_the_code(folder: Path, tmp_path: Path) -> None:
     """The stand-in takes no code of NVIDIA's; the certificate says so, and the checks are made."""
     stand_in_gpu.load()

@@ -117,6 +117,7 @@ def test_a_planted_float(folder: Path, tmp_path: Path) -> None:
     assert finding.startswith("planted at 0x") and finding.split()[-2:] == ["addss", "xmm0,xmm0"]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("runtime", ["none", "tvm"])
 def test_a_planted_float_in_tir(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: str

@@ -84,6 +84,7 @@ def test_inspect_as_json(ibert: Command, file):  # noqa: F811
     assert names[-1] == "last_hidden_state"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_refused_model_shows_everything_up_to_the_refusal(
     ibert: Command,  # noqa: F811
@@ -133,6 +134,7 @@ def test_inspect_takes_names_of_inputs(ibert: Command, tmp_path):  # noqa: F811
     )
 
 
+@pytest.mark.slow
 def test_token_arrays_calibrate_without_a_tokenizer(ibert: Command, file, tmp_path):  # noqa: F811
     random = np.random.default_rng(0)
     arrays = tmp_path / "batches.npz"
@@ -155,6 +157,7 @@ def test_token_arrays_calibrate_without_a_tokenizer(ibert: Command, file, tmp_pa
     )
 
 
+@pytest.mark.slow
 def test_quantise_with_a_tokenizer_and_evaluate(
     ibert: Command,  # noqa: F811
     file,

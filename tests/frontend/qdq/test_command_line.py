@@ -65,6 +65,7 @@ def test_quantise_and_inspect_tell_what_the_file_gave(
     assert "e+36" in mask[0]["grid"]
 
 
+@pytest.mark.slow
 def test_missing_scales_are_asked_for_and_estimated(ibert: Command, folder, tmp_path):
     file, output = folder / "linear.onnx", tmp_path / "linear.ibert"
     outcome = ibert("quantize", file, "-o", output, "--json")
@@ -78,6 +79,7 @@ def test_missing_scales_are_asked_for_and_estimated(ibert: Command, folder, tmp_
     assert document["calibration_texts"] == 16
 
 
+@pytest.mark.slow
 def test_inspect_says_what_is_missing_before_anything_is_quantised(
     ibert: Command, folder, monkeypatch
 ):

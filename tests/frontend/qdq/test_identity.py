@@ -153,6 +153,7 @@ def as_file(
     return writer.finish()
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("preset", ["accurate", "paper"])
 def test_a_file_and_a_table_with_equal_scales_give_equal_integers(folder, model, tmp_path, preset):

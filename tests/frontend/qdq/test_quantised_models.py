@@ -51,7 +51,7 @@ VERIFIED = ("qdq_all_per_channel", "qoperator_all")
 """Variants whose float graph is compared with ONNX Runtime's; for the others that is the same."""
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "variant", examples(VARIANTS, "qdq_all_per_channel", "qdq_linear_symmetric", "qoperator_linear")
 )

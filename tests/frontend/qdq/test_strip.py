@@ -69,7 +69,7 @@ def quantised(request, tmp_path_factory) -> onnx.ModelProto:
     return with_exact_products(model) if request.param.startswith("qoperator") else model
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 def test_a_model_in_qdq_form_computes_the_same(quantised):
     assert is_quantised(quantised)
     rewritten = to_qdq(quantised)
@@ -77,7 +77,8 @@ def test_a_model_in_qdq_form_computes_the_same(quantised):
         np.testing.assert_array_equal(run(rewritten, inputs), run(quantised, inputs))
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.slow
+@pytest.mark.representatives(1)
 def test_nothing_is_lost_by_taking_the_roundings_out(quantised):
     stripped = strip(to_qdq(quantised))
     onnx.checker.check_model(stripped.model, full_check=True)

@@ -1,0 +1,121 @@
+"""The default tests on a machine without the optional tools, and with one kind of them alone.
+
+`.ci/run` installs every tool, so its tests never show what they do without. As a plugin of pytest
+(``-p tests.bare``) this module writes down which test files looked for an optional tool or started
+one; as a program it runs those files again on other search paths. Each test must pass or skip.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.closure import ROOT
+
+# Beginnings of the names of commands. What is not here belongs to the minimum that README.md names.
+TOOLS = {
+    "cross-compilers": ("aarch64-linux-gnu-", "arm-linux-gnueabi", "arm-none-eabi-"),
+    "emulators": ("qemu-", "bochs"),
+    "a browser": ("chromium",),
+    "further tools": ("llvm-objdump", "mmdebstrap"),
+}
+ALONE = ("cross-compilers", "emulators", "a browser")
+_NOTES = "IBERT_ASKED_FOR_TOOLS"  # the file that names of test files are appended to
+
+
+def kind_of(command: object) -> str | None:
+    """The kind of optional tool that a command is."""
+    if not isinstance(command, str | os.PathLike):
+        return None
+    name = os.path.basename(os.fspath(command))
+    return next((kind for kind, names in TOOLS.items() if name.startswith(names)), None)
+
+
+class Notes:
+    """Pytest plugin: which test files ask for optional tools, in this process."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._current = ""
+        self.asking: set[str] = set()
+
+    def note(self, command: object) -> None:
+        """Note the running test's file, if the command is an optional tool."""
+        if self._current and kind_of(command) is not None:
+            self.asking.add(self._current)
+
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        """A module may look for tools as it is imported."""
+        self._current = collector.nodeid.partition("::")[0]
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Fixtures ask on behalf of the test that needs them first."""
+        self._current = nodeid.partition("::")[0]
+
+    def pytest_sessionfinish(self) -> None:
+        """Add what was found to the file that all processes write to."""
+        with self._file.open("a", encoding="utf-8") as stream:
+            stream.writelines(f"{name}\n" for name in sorted(self.asking))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch this process."""
+    notes = Notes(Path(os.environ[_NOTES]))
+    config.pluginmanager.register(notes)
+    which = shutil.which
+
+    def noted(command: Any, *arguments: Any, **options: Any) -> Any:
+        notes.note(command)
+        return which(command, *arguments, **options)
+
+    def started(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen":
+            notes.note(arguments[0])
+
+    shutil.which = noted
+    sys.addaudithook(started)
+
+
+def link_commands(folder: Path, kept: Collection[str], path: Iterable[str]) -> None:
+    """Link the commands of a search path into a folder, of the optional ones some kinds only."""
+    for place in map(Path, path):
+        for command in place.iterdir() if place.is_dir() else ():
+            kind = kind_of(command)
+            if (kind is None or kind in kept) and not (folder / command.name).is_symlink():
+                (folder / command.name).symlink_to(command)
+
+
+def run_with(kept: Collection[str], command: list[str]) -> int:
+    """Run a command where of the optional tools there are some kinds only; return its status."""
+    # Where CI is set, a test fails for want of a tool.
+    variables = {name: value for name, value in os.environ.items() if name not in ("CI", _NOTES)}
+    with tempfile.TemporaryDirectory(prefix="ibert-commands-") as folder:
+        link_commands(Path(folder), kept, os.environ["PATH"].split(os.pathsep))
+        return subprocess.run(command, env={**variables, "PATH": folder}, cwd=ROOT).returncode
+
+
+def main() -> None:
+    """Run pytest, the arguments' command, on the files that asked, once for each machine."""
+    files = sorted({*Path(os.environ[_NOTES]).read_text(encoding="utf-8").split()})
+    if not files:
+        raise SystemExit("no test asked for an optional tool: the notes are wrong")
+    failed = []
+    for kept in ((), *((kind,) for kind in ALONE)):
+        machine = " and ".join(kept) or "no optional tool"
+        print(f"-- {len(files)} test files, {machine}", flush=True)
+        if run_with(kept, [*sys.argv[1:], "-q", *files]) != 0:
+            failed.append(machine)
+    if failed:
+        raise SystemExit(f"tests failed on a machine with: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
