@@ -97,18 +97,11 @@ def test_attention_with_a_window_and_a_bias_by_distance(before, after, rows, mas
         np.testing.assert_allclose(result[b, i, channels], expected, atol=TOLERANCE)
 
 
-def test_a_sequence_beyond_the_bias_is_refused():
+def test_a_sequence_beyond_the_bias_is_refused(messages):
     operator = OPERATORS["canonical.attention"](name="a", num_heads=1, scale=1.0)
     x = np.zeros((1, 5, 4), np.float32)
-    with pytest.raises(CanonicalError) as caught:
+    with messages.raises(CanonicalError):
         operator.evaluate(x, x, x, bias=np.zeros((1, 7), np.float32))
-    assert str(caught.value) == (
-        "a bias of 1 rows of 7 entries for 1 heads and 5 tokens\n"
-        "  where: canonical.attention 'a'\n"
-        "  why: it has a row for each head, or one for all, and an entry for each distance from "
-        "1 - positions to positions - 1, or for each pair of positions\n"
-        "  what to do: give the bias for sequences as long as the model takes"
-    )
 
 
 def test_the_tiny_module_is_canonical(tiny):
@@ -116,36 +109,22 @@ def test_the_tiny_module_is_canonical(tiny):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (
-            lambda i: i.pop("attention_mask"),
-            "got inputs input_ids\n  where: run\n  why: the model takes input_ids, attention_mask\n"
-            "  what to do: pass exactly these",
-        ),
-        (
-            lambda i: i.update(attention_mask=np.ones((1, 3), np.int64)),
-            "input attention_mask has shape (1, 3)\n  where: run\n  why: all inputs are "
-            "[batch, seq_len] of one shape, not empty\n  what to do: pad the batch to one length",
-        ),
+        lambda i: i.pop("attention_mask"),
+        lambda i: i.update(attention_mask=np.ones((1, 3), np.int64)),
     ],
 )
-def test_wrong_inputs_are_refused(tiny, change, message):
+def test_wrong_inputs_are_refused(tiny, change, messages):
     inputs = tiny.inputs(1, 4)
     change(inputs)
-    with pytest.raises(CanonicalError) as error:
+    with messages.raises(CanonicalError):
         FloatModel(tiny.module, tiny.parameters).run(inputs)
-    assert str(error.value) == message
 
 
-def test_an_unknown_value_is_refused(tiny):
-    with pytest.raises(CanonicalError) as error:
+def test_an_unknown_value_is_refused(tiny, messages):
+    with messages.raises(CanonicalError):
         FloatModel(tiny.module, tiny.parameters, ["nothing"])
-    known = ", ".join(n for n in run_names(tiny) if not n.endswith(".ids"))
-    assert str(error.value) == (
-        "there is no float value named 'nothing'\n  where: capture_names\n"
-        f"  why: the module has: {known}\n  what to do: use one of these names, or 'all'"
-    )
 
 
 def run_names(tiny: Tiny) -> list[str]:
@@ -153,23 +132,11 @@ def run_names(tiny: Tiny) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            lambda p: p.pop("q.bias"),
-            "weight q.bias is missing\n  where: parameter 'q.bias'\n  why: the function expects "
-            "(18,)\n  what to do: pass the parameters that came with the module",
-        ),
-        (
-            lambda p: p.update({"q.bias": np.zeros(3, np.float32)}),
-            "weight q.bias has shape (3,)\n  where: parameter 'q.bias'\n  why: the function "
-            "expects (18,)\n  what to do: pass the parameters that came with the module",
-        ),
-    ],
+    "change",
+    [lambda p: p.pop("q.bias"), lambda p: p.update({"q.bias": np.zeros(3, np.float32)})],
 )
-def test_wrong_weights_are_refused(tiny, change, message):
+def test_wrong_weights_are_refused(tiny, change, messages):
     parameters = dict(tiny.parameters)
     change(parameters)
-    with pytest.raises(CanonicalError) as error:
+    with messages.raises(CanonicalError):
         FloatModel(tiny.module, parameters)
-    assert str(error.value) == message

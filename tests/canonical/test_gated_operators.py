@@ -42,11 +42,6 @@ def test_products_and_norms() -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_beta_that_is_none_is_refused(beta: float) -> None:
-    with pytest.raises(CanonicalError) as error:
+def test_a_beta_that_is_none_is_refused(beta: float, messages) -> None:
+    with messages.raises(CanonicalError):
         Silu("y", beta)
-    assert str(error.value) == (
-        f"beta is {beta}\n  where: canonical.silu 'y'\n"
-        "  why: x sigmoid(beta x) is SiLU of a positive beta\n"
-        "  what to do: use 1 for SiLU, 1.702 for quick-GELU"
-    )

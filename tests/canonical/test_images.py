@@ -97,16 +97,10 @@ def test_evaluation_computes_every_value(tiny, batch):
         np.testing.assert_allclose(result.values[name], value, atol=TOLERANCE, err_msg=name)
 
 
-def test_images_of_another_size_are_refused(tiny):
+def test_images_of_another_size_are_refused(tiny, messages):
     executable = FloatModel(tiny.module, tiny.parameters)
-    with pytest.raises(CanonicalError) as error:
+    with messages.raises(CanonicalError):
         executable.run({"pixel_values": np.zeros((1, 3, 8, 8), np.float32)})
-    assert str(error.value) == (
-        "input pixel_values has shape (1, 3, 8, 8)\n"
-        "  where: run\n"
-        "  why: the model takes images of 3 x 9 x 8 (channels, height, width)\n"
-        "  what to do: resize the images as the model's image processor does"
-    )
 
 
 def refused(make: Callable[[], relax.Call]) -> str:
@@ -120,13 +114,10 @@ def hidden(name: str, *shape: int) -> relax.Var:
     return relax.Var(name, relax.TensorType(list(shape), "float32"))
 
 
-def test_refusals_of_the_image_operators():
+def test_refusals_of_the_image_operators(messages):
     pixels = hidden("pixel_values", 2, 3, 8, 8)
-    assert refused(lambda: build.patches(pixels, name="p", patch_height=16, patch_width=16)) == (
-        "patches of 16 x 16 of an image of 8 x 8\n"
-        "  where: canonical.patches 'p'\n"
-        "  why: an image holds at least one whole patch\n"
-        "  what to do: check the patch size and the image size"
+    messages.check(
+        refused(lambda: build.patches(pixels, name="p", patch_height=16, patch_width=16))
     )
     x = hidden("x", 2, 4, 6)
     assert refused(lambda: build.prepend_tokens(x, hidden("t", 1, 5), name="t")).splitlines()[
@@ -138,15 +129,10 @@ def test_refusals_of_the_image_operators():
     mask = relax.Var("m", relax.TensorType([2, 4], "int64"))
     call = build.attention(x, x, x, mask, name="a", num_heads=2, scale=1.0)
     extra = relax.Call(call.op, [*call.args, mask], call.attrs)
-    assert refused(lambda: extra) == (
-        "canonical.attention got 5 operands\n"
-        "  where: canonical.attention 'a'\n"
-        "  why: they are said to be: q, k, v, attention_mask\n"
-        "  what to do: build the call with ibert_tvm.relay_passes.canonical"
-    )
+    messages.check(refused(lambda: extra))
 
 
-def test_patches_are_cut_out_of_an_input():
+def test_patches_are_cut_out_of_an_input(messages):
     b = relax.BlockBuilder()
     pixels = relax.Var(
         "pixel_values", relax.TensorType([tirx.Var("batch", "int64"), 3, 4, 4], "float32")
@@ -160,12 +146,5 @@ def test_patches_are_cut_out_of_an_input():
         b.emit_func_output(out)
     module = b.get()
     module["main"] = module["main"].with_attr("num_input", 1)
-    with pytest.raises(CanonicalError) as error:
+    with messages.raises(CanonicalError):
         check_canonical(module)
-    assert str(error.value) == (
-        "operand pixel_values is table, which is not an input of the model\n"
-        "  where: canonical.patches 'p'\n"
-        "  why: the padding mask (0 is padding) and pixels are inputs themselves: nothing computes "
-        "them in integers\n"
-        "  what to do: pass the input itself"
-    )

@@ -40,30 +40,14 @@ def test_each_means_what_its_name_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (
-            lambda x: build.slice_tokens(x, name="y", first=3, count=4),
-            "tokens 3 to 6 of 6\n  where: canonical.slice_tokens 'y'\n"
-            "  why: tokens are counted from 0, and at least one is kept\n"
-            "  what to do: slice inside of the sequence",
-        ),
-        (
-            lambda x: build.clip(x, name="y", low=1.0, high=1.0),
-            "the bounds are 1.0 and 1.0\n  where: canonical.clip 'y'\n"
-            "  why: the lower one is below the upper one, and both are numbers of float32\n"
-            "  what to do: give 0 and 6 for ReLU6",
-        ),
-        (
-            lambda x: build.leaky_relu(x, name="y", slope=1.5),
-            "slope is 1.5\n  where: canonical.leaky_relu 'y'\n"
-            "  why: max(x, slope x) is a leaky ReLU of a slope between 0 and 1\n"
-            "  what to do: use relu for 0",
-        ),
+        lambda x: build.slice_tokens(x, name="y", first=3, count=4),
+        lambda x: build.clip(x, name="y", low=1.0, high=1.0),
+        lambda x: build.leaky_relu(x, name="y", slope=1.5),
     ],
 )
-def test_what_has_no_meaning_is_refused(make: Callable[..., Any], message: str) -> None:
+def test_what_has_no_meaning_is_refused(make: Callable[..., Any], messages) -> None:
     x = relax.Var("x", relax.TensorType([BATCH, 6, 4], "float32"))
-    with pytest.raises(CanonicalError) as error:
+    with messages.raises(CanonicalError):
         relax.BlockBuilder().normalize(make(x))
-    assert str(error.value) == message

@@ -115,8 +115,8 @@ def test_a_record_and_a_rule_are_all_that_an_operator_needs(toy) -> None:
     assert error < 0.02 * np.abs(result.outputs[0]).max()
 
 
-def test_an_incomplete_record_is_refused_when_it_is_defined() -> None:
-    with pytest.raises(TypeError) as error:
+def test_an_incomplete_record_is_refused_when_it_is_defined(messages) -> None:
+    with messages.raises(TypeError):
 
         @dataclass(frozen=True)
         class Lacking(CanonicalOperator):
@@ -124,9 +124,4 @@ def test_an_incomplete_record_is_refused_when_it_is_defined() -> None:
             OPERANDS = (Operand("x", ("float32",), "... C"),)
             RESULT = "... D"
 
-    assert str(error.value) == (
-        "the record test_an_incomplete_record_is_refused_when_it_is_defined.<locals>.Lacking is "
-        "incomplete: OP is not canonical.NAME; it has no docstring; RESULT is missing, or names a "
-        "dimension that no operand has; evaluate is missing"
-    )
     assert "integer.lacking" not in RECORDS

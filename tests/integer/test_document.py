@@ -38,9 +38,6 @@ from tests.integer.test_operator_records import RECORDS
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "ibert-format.md"
 BATCH, LENGTH = SymbolicDim("batch"), SymbolicDim("seq_len")
 TOKENS = TensorType((BATCH, LENGTH), "int64")
-DAMAGED = (
-    "the file is damaged or was changed; copy it again, or make it again with `ibert quantize`"
-)
 
 
 def program(steps: list[tuple[Operator, dict[str, str]]], **values: TensorType) -> Program:
@@ -152,15 +149,15 @@ def _counting(mask: TensorType) -> dict[str, Step]:
 
 
 @pytest.mark.parametrize(
-    ("operator", "operand", "given", "least"),
+    ("operator", "operand", "given"),
     [
-        (PackTokens("packed"), "tokens", "value.tokens", 0),
-        (PackTokens("packed"), "tokens", "slots", 0),  # -1 at padding
-        (SlotTokens("again"), "slots", "value.slots", -1),
+        (PackTokens("packed"), "tokens", "value.tokens"),
+        (PackTokens("packed"), "tokens", "slots"),  # -1 at padding
+        (SlotTokens("again"), "slots", "value.slots"),
     ],
 )
 def test_numbers_of_rows_are_counted_and_never_given(
-    operator: Operator, operand: str, given: str, least: int
+    operator: Operator, operand: str, given: str, messages
 ) -> None:
     """Kernels read at these places: a file would say where in memory."""
     document = json.loads(write_document(_of_record(operator, static=False, optional=True)))
@@ -168,14 +165,7 @@ def test_numbers_of_rows_are_counted_and_never_given(
         {"name": f"value.{operand}", "dtype": "int32", "shape": ["batch", "seq_len"]}
     )
     document["steps"][-1]["operands"][operand] = given
-    with pytest.raises(DocumentError) as error:
-        read_document(json.dumps(document))
-    place = len(document["steps"]) - 1
-    assert (error.value.what, error.value.where, error.value.why) == (
-        f'operand {operand} is "{given}"',
-        f"steps[{place}] '{operator.name}'",
-        f"numbers of rows from {least} on are needed, which an operator counts",
-    )
+    messages.check(refusal(json.dumps(document)))
 
 
 @pytest.mark.representatives(60)
@@ -280,10 +270,6 @@ def refusal(text: str) -> str:
     return str(caught.value)
 
 
-def message(what: str, where: str = "", why: str = "", todo: str = DAMAGED) -> str:
-    return str(DocumentError(what, where, why, todo))
-
-
 def step(index: int, **changes: Any) -> Change:
     return lambda d: d["steps"][index].update(changes)
 
@@ -300,336 +286,114 @@ def shape(*dims: Any) -> Change:
     return lambda d: d["inputs"][0].update(shape=list(dims))
 
 
-WORDS, RELU = "steps[0] 'words'", "steps[2] 'relu'"
-NO_VALUE = "no input, parameter or earlier step has this name"
-NAMES = "a name has 1 to 512 letters, digits and characters of _ . / : # [ ] -"
-DIMS = (
-    "a number from 1 to 2147483647 is needed, or batch or seq_len, to which a number may be added, "
-    'as in "batch + 1"'
-)
-ATTRIBUTE = "an integer of 64 bits or a word is needed"
-KEYS = "keys: format, version, inputs, parameters, steps, outputs"
-TENSOR_KEYS = "keys: name, dtype, shape"
-REFUSED: dict[str, tuple[Change, str]] = {
-    "reads itself": (
-        operands(2, x="relu"),
-        message('operand x is "relu"', RELU, NO_VALUE),
+REFUSED: dict[str, Change] = {
+    "reads itself": operands(2, x="relu"),
+    "reads a later step": operands(2, x="sum"),
+    "circle": lambda d: (operands(1, x="relu")(d), operands(2, x="longer")(d)),
+    "reads nothing": operands(2, x="nope"),
+    "reads a number": operands(2, x=3),
+    "unknown operand": operands(2, y="longer"),
+    "missing operand": step(3, operands={"a": "relu"}),
+    "no operands": step(2, operands=["x"]),
+    "computed weight": operands(1, tokens="words"),
+    "wrong dtype of an operand": lambda d: d["parameters"][0].update(dtype="uint8"),
+    "unknown operator": step(2, operator="integer.softplus"),
+    "operator of a list": step(2, operator=["integer.relu"]),
+    "missing attribute": lambda d: d["steps"][0]["attributes"].pop("shift"),
+    "unknown attribute": attributes(scale=3),
+    "name as an attribute": attributes(name="other"),
+    "word for a number": attributes(shift="four"),
+    "truth for a number": attributes(shift=True),
+    "fraction": attributes(shift=4.0),
+    "65 bits": attributes(shift=2**63),
+    "code in a word": attributes(shift="4; system()"),
+    "64 bits to shift by": attributes(shift=64),
+    "attributes of a list": step(0, attributes=[]),
+    "result of another type": lambda d: d["steps"][2]["result"].update(dtype="int8"),
+    "result of another shape": lambda d: d["steps"][2]["result"].update(
+        shape=["batch", "seq_len", 8]
     ),
-    "reads a later step": (operands(2, x="sum"), message('operand x is "sum"', RELU, NO_VALUE)),
-    "circle": (
-        lambda d: (operands(1, x="relu")(d), operands(2, x="longer")(d)),
-        message('operand x is "relu"', "steps[1] 'longer'", NO_VALUE),
-    ),
-    "reads nothing": (operands(2, x="nope"), message('operand x is "nope"', RELU, NO_VALUE)),
-    "reads a number": (operands(2, x=3), message("operand x is 3", RELU, NO_VALUE)),
-    "unknown operand": (
-        operands(2, y="longer"),
-        message('unknown operand "y"', RELU, "integer.relu has: x"),
-    ),
-    "missing operand": (
-        step(3, operands={"a": "relu"}),
-        message("integer.add got the operands a", "steps[3] 'sum'", "it takes: a, b"),
-    ),
-    "no operands": (
-        step(2, operands=["x"]),
-        message('operands is ["x"]', RELU, "an object of names is needed"),
-    ),
-    "computed weight": (
-        operands(1, tokens="words"),
-        message(
-            'operand tokens is "words"', "steps[1] 'longer'", "a parameter is needed: a constant"
-        ),
-    ),
-    "wrong dtype of an operand": (
-        lambda d: d["parameters"][0].update(dtype="uint8"),
-        message("operand table is uint8", WORDS, "allowed: int8, int16"),
-    ),
-    "unknown operator": (
-        step(2, operator="integer.softplus"),
-        message(
-            'operator is "integer.softplus"',
-            RELU,
-            "this version of ibert_tvm does not know it",
-            "upgrade ibert_tvm, or quantise the model again with `ibert quantize`",
-        ),
-    ),
-    "operator of a list": (
-        step(2, operator=["integer.relu"]),
-        message(
-            'operator is ["integer.relu"]',
-            RELU,
-            "this version of ibert_tvm does not know it",
-            "upgrade ibert_tvm, or quantise the model again with `ibert quantize`",
-        ),
-    ),
-    "missing attribute": (
-        lambda d: d["steps"][0]["attributes"].pop("shift"),
-        message("attribute shift is missing", WORDS, "integer.embedding needs an integer"),
-    ),
-    "unknown attribute": (
-        attributes(scale=3),
-        message('unknown attribute "scale"', WORDS, "integer.embedding has none"),
-    ),
-    "name as an attribute": (
-        attributes(name="other"),
-        message('attribute "name" is "other"', WORDS, ATTRIBUTE),
-    ),
-    "word for a number": (
-        attributes(shift="four"),
-        message("attribute shift is 'four'", WORDS, "integer.embedding needs an integer"),
-    ),
-    "truth for a number": (
-        attributes(shift=True),
-        message('attribute "shift" is true', WORDS, ATTRIBUTE),
-    ),
-    "fraction": (attributes(shift=4.0), message('attribute "shift" is 4.0', WORDS, ATTRIBUTE)),
-    "65 bits": (
-        attributes(shift=2**63),
-        message('attribute "shift" is 9223372036854775808', WORDS, ATTRIBUTE),
-    ),
-    "code in a word": (
-        attributes(shift="4; system()"),
-        message('attribute "shift" is "4; system()"', WORDS, ATTRIBUTE),
-    ),
-    "64 bits to shift by": (
-        attributes(shift=64),
-        message("attribute shift is 64", WORDS, "it counts bits, 0 to 63"),
-    ),
-    "attributes of a list": (
-        step(0, attributes=[]),
-        message("attributes is []", WORDS, "an object is needed"),
-    ),
-    "result of another type": (
-        lambda d: d["steps"][2]["result"].update(dtype="int8"),
-        message(
-            "result is int8[batch, seq_len + 1, 8]",
-            RELU,
-            "integer.relu of these operands is int32[batch, seq_len + 1, 8]",
-        ),
-    ),
-    "result of another shape": (
-        lambda d: d["steps"][2]["result"].update(shape=["batch", "seq_len", 8]),
-        message(
-            "result is int32[batch, seq_len, 8]",
-            RELU,
-            "integer.relu of these operands is int32[batch, seq_len + 1, 8]",
-        ),
-    ),
-    "name twice": (
-        step(2, name="table"),
-        message("name is 'table'", "steps[2]", "an earlier value has this name"),
-    ),
-    "input twice": (
-        lambda d: d["inputs"].append(d["inputs"][0]),
-        message("name is 'input_ids'", "inputs[1]", "an earlier value has this name"),
-    ),
-    "end of a comment": (
-        step(2, name="relu*/ int x;"),
-        message('name is "relu*/ int x;"', "steps[2]", NAMES),
-    ),
-    "line splice": (step(2, name="relu\\"), message(r'name is "relu\\"', "steps[2]", NAMES)),
-    "line": (step(2, name="relu\n#"), message(r'name is "relu\n#"', "steps[2]", NAMES)),
-    "line at the end": (step(2, name="relu\n"), message(r'name is "relu\n"', "steps[2]", NAMES)),
-    "alphabet": (step(2, name="τ"), message(r'name is "\u03c4"', "steps[2]", NAMES)),
-    "no name": (step(2, name=""), message('name is ""', "steps[2]", NAMES)),
-    "long name": (
-        step(2, name="a" * 513),
-        message(f'name is "{"a" * 59}...', "steps[2]", NAMES),
-    ),
-    "number for a name": (step(2, name=7), message("name is 7", "steps[2]", NAMES)),
-    "dimension 0": (shape("batch", 0), message("a dimension is 0", "inputs[0] 'input_ids'", DIMS)),
-    "dimension -1": (
-        shape("batch", -1),
-        message("a dimension is -1", "inputs[0] 'input_ids'", DIMS),
-    ),
-    "long dimension": (
-        shape("batch", 2**31),
-        message("a dimension is 2147483648", "inputs[0] 'input_ids'", DIMS),
-    ),
-    "true dimension": (
-        shape("batch", True),
-        message("a dimension is true", "inputs[0] 'input_ids'", DIMS),
-    ),
-    "other symbol": (
-        shape("batch", "length"),
-        message('a dimension is "length"', "inputs[0] 'input_ids'", DIMS),
-    ),
-    "long sum": (
-        shape("batch", "seq_len + 1000000000"),
-        message('a dimension is "seq_len + 1000000000"', "inputs[0] 'input_ids'", DIMS),
-    ),
-    "rank 5": (
-        shape("batch", 1, 1, 1, 1),
-        message(
-            'shape is ["batch", 1, 1, 1, 1]',
-            "inputs[0] 'input_ids'",
-            "a list of 1 to 4 dimensions is needed",
-        ),
-    ),
-    "rank 0": (
-        shape(),
-        message("shape is []", "inputs[0] 'input_ids'", "a list of 1 to 4 dimensions is needed"),
-    ),
-    "too many entries": (
-        lambda d: d["parameters"][0].update(shape=[2**16, 2**15]),
-        message(
-            "shape is [65536, 32768]",
-            "parameters[0] 'table'",
-            "a tensor has 2147483647 entries at most",
-        ),
-    ),
-    "symbolic parameter": (
-        lambda d: d["parameters"][0].update(shape=["batch", 8]),
-        message(
-            "it is int8[batch, 8]",
-            "parameters[0] 'table'",
-            "the dimensions of a parameter are numbers",
-        ),
-    ),
-    "float dtype": (
-        lambda d: d["parameters"][0].update(dtype="float32"),
-        message(
-            'dtype is "float32"',
-            "parameters[0] 'table'",
-            "allowed: int8, uint8, int16, int32, int64",
-        ),
-    ),
-    "dtype of a list": (
-        lambda d: d["parameters"][0].update(dtype=[]),
-        message(
-            "dtype is []", "parameters[0] 'table'", "allowed: int8, uint8, int16, int32, int64"
-        ),
-    ),
-    "unknown key": (
-        lambda d: d.update(module="os"),
-        message('the key "module" is unknown', "document", KEYS),
-    ),
-    "missing key": (
-        lambda d: d.pop("outputs"),
-        message('the key "outputs" is missing', "document", KEYS),
-    ),
-    "missing key of a tensor": (
-        lambda d: d["inputs"][0].pop("dtype"),
-        message('the key "dtype" is missing', "inputs[0]", TENSOR_KEYS),
-    ),
-    "no object": (
-        lambda d: d["inputs"].append(None),
-        message("null", "inputs[1]", "an object of name, dtype, shape is needed"),
-    ),
-    "no list": (
-        lambda d: d.update(steps={}),
-        message("{}", "steps", "a list is needed"),
-    ),
-    "no steps": (
-        lambda d: d.update(steps=[]),
-        message("0 steps", "steps", "1 to 4096 are allowed"),
-    ),
-    "no outputs": (
-        lambda d: d.update(outputs=[]),
-        message("0 outputs", "outputs", "1 to 64 are allowed"),
-    ),
-    "too many outputs": (
-        lambda d: d.update(outputs=["sum"] * 65),
-        message("65 outputs", "outputs", "1 to 64 are allowed"),
-    ),
-    "too many inputs": (
-        lambda d: d.update(inputs=d["inputs"] * 17),
-        message("17 inputs", "inputs", "1 to 16 are allowed"),
-    ),
-    "too many parameters": (
-        lambda d: d.update(parameters=[0] * 16385),
-        message("16385 parameters", "parameters", "0 to 16384 are allowed"),
-    ),
-    "too many steps": (
-        lambda d: d.update(steps=[0] * 4097),
-        message("4097 steps", "steps", "1 to 4096 are allowed"),
-    ),
-    "unknown output": (
-        lambda d: d.update(outputs=["nope"]),
-        message('output "nope"', "outputs[0]", "no step has this name"),
-    ),
-    "input as an output": (
-        lambda d: d.update(outputs=["input_ids"]),
-        message('output "input_ids"', "outputs[0]", "no step has this name"),
-    ),
-    "newer version": (
-        lambda d: d.update(version=3),
-        message(
-            "it is ibert-program version 3",
-            "",
-            "this version of ibert_tvm reads version 2",
-            "upgrade ibert_tvm, or quantise the model again with `ibert quantize`",
-        ),
-    ),
-    "older version": (
-        lambda d: d.update(version=0),
-        message(
-            "it is ibert-program version 0",
-            "",
-            "this version of ibert_tvm reads version 2",
-            "quantise the model again with `ibert quantize`",
-        ),
-    ),
-    "true version": (
-        lambda d: d.update(version=True),
-        message("version is true", "", "a number is needed"),
-    ),
-    "other format": (
-        lambda d: d.update(format="onnx"),
-        message("it is no ibert-program", "", 'a document starts with "format": "ibert-program"'),
-    ),
+    "name twice": step(2, name="table"),
+    "input twice": lambda d: d["inputs"].append(d["inputs"][0]),
+    "end of a comment": step(2, name="relu*/ int x;"),
+    "line splice": step(2, name="relu\\"),
+    "line": step(2, name="relu\n#"),
+    "line at the end": step(2, name="relu\n"),
+    "alphabet": step(2, name="τ"),
+    "no name": step(2, name=""),
+    "long name": step(2, name="a" * 513),
+    "number for a name": step(2, name=7),
+    "dimension 0": shape("batch", 0),
+    "dimension -1": shape("batch", -1),
+    "long dimension": shape("batch", 2**31),
+    "true dimension": shape("batch", True),
+    "other symbol": shape("batch", "length"),
+    "long sum": shape("batch", "seq_len + 1000000000"),
+    "rank 5": shape("batch", 1, 1, 1, 1),
+    "rank 0": shape(),
+    "too many entries": lambda d: d["parameters"][0].update(shape=[2**16, 2**15]),
+    "symbolic parameter": lambda d: d["parameters"][0].update(shape=["batch", 8]),
+    "float dtype": lambda d: d["parameters"][0].update(dtype="float32"),
+    "dtype of a list": lambda d: d["parameters"][0].update(dtype=[]),
+    "unknown key": lambda d: d.update(module="os"),
+    "missing key": lambda d: d.pop("outputs"),
+    "missing key of a tensor": lambda d: d["inputs"][0].pop("dtype"),
+    "no object": lambda d: d["inputs"].append(None),
+    "no list": lambda d: d.update(steps={}),
+    "no steps": lambda d: d.update(steps=[]),
+    "no outputs": lambda d: d.update(outputs=[]),
+    "too many outputs": lambda d: d.update(outputs=["sum"] * 65),
+    "too many inputs": lambda d: d.update(inputs=d["inputs"] * 17),
+    "too many parameters": lambda d: d.update(parameters=[0] * 16385),
+    "too many steps": lambda d: d.update(steps=[0] * 4097),
+    "unknown output": lambda d: d.update(outputs=["nope"]),
+    "input as an output": lambda d: d.update(outputs=["input_ids"]),
+    "newer version": lambda d: d.update(version=3),
+    "older version": lambda d: d.update(version=0),
+    "true version": lambda d: d.update(version=True),
+    "other format": lambda d: d.update(format="onnx"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case: str) -> None:
-    change, expected = REFUSED[case]
+def test_refused(case: str, messages) -> None:
     changed = json.loads(write_document(LONGER))
-    change(changed)
-    assert refusal(json.dumps(changed)) == expected
+    REFUSED[case](changed)
+    messages.check(refusal(json.dumps(changed)))
 
 
 @pytest.mark.parametrize(
-    ("text", "what", "why"),
+    "text",
     [
-        ("[" * 100_000, "arrays and objects are nested too deep", "the format has 5 levels"),
-        ('{"a":' * 100_000, "arrays and objects are nested too deep", "the format has 5 levels"),
-        ('{"a": "\\"[[[[[[[[", "b": [[[[[[]]]]]]}', "arrays and objects are nested too deep",
-         "the format has 5 levels"),
-        ("9" * 6_000, "a number has 6000 characters", "99999999... is longer than 32"),
-        ("-1." + "9" * 6_000, "a number has 6003 characters", "-1.99999... is longer than 32"),
-        ("1e999", "the number 1e999 is too large", ""),
-        ('{"version": NaN}', "NaN is not a number of JSON", ""),
-        ('{"version": -Infinity}', "-Infinity is not a number of JSON", ""),
-        ('{"a": 1, "b": 2, "a": 3}', 'the key "a" is there twice in one object', ""),
-        ('["\\ud800"]', "a string has half of a surrogate pair", ""),
-        ("{", "it is not readable JSON: Expecting property name enclosed in double quotes: "
-         "line 1 column 2 (char 1)", ""),
-        (" " * (8 * 2**20 + 1), "it has 8388609 characters", "8388608 are allowed"),
-        ('"[[[[[["', "it is no ibert-program",
-         'a document starts with "format": "ibert-program"'),
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"a": "\\"[[[[[[[[", "b": [[[[[[]]]]]]}',
+        "9" * 6_000,
+        "-1." + "9" * 6_000,
+        "1e999",
+        '{"version": NaN}',
+        '{"version": -Infinity}',
+        '{"a": 1, "b": 2, "a": 3}',
+        '["\\ud800"]',
+        "{",
+        " " * (8 * 2**20 + 1),
+        '"[[[[[["',
     ],
     ids=lambda text: text[:12],
-)  # fmt: skip
-def test_refused_before_it_is_a_document(text: str, what: str, why: str) -> None:
-    assert refusal(text) == message(what, "", why)
+)
+def test_refused_before_it_is_a_document(text: str, messages) -> None:
+    messages.check(refusal(text))
 
 
-def test_the_graphs_of_earlier_versions_are_refused_with_what_to_do() -> None:
-    assert refusal(tvm.ir.save_json(to_module(EXAMPLE))) == message(
-        "it is the object graph of TVM that earlier versions stored",
-        "",
-        "this version of ibert_tvm reads ibert-program version 2",
-        "quantise the model again with `ibert quantize`",
-    )
+def test_the_graphs_of_earlier_versions_are_refused_with_what_to_do(messages) -> None:
+    messages.check(refusal(tvm.ir.save_json(to_module(EXAMPLE))))
 
 
-def test_what_could_not_be_read_is_not_written() -> None:
+def test_what_could_not_be_read_is_not_written(messages) -> None:
     step = EXAMPLE.steps[0]
     odd = replace(step, operator=replace(step.operator, name="two words"))
-    with pytest.raises(DocumentError) as caught:
+    with messages.raises(DocumentError):
         write_document(replace(EXAMPLE, steps=(odd,), outputs=("two words",)))
-    assert str(caught.value) == message('name is "two words"', "steps[0]", NAMES)
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,10 @@ def test_matrix_products_are_exact(depth: int, bound: int, seed: int) -> None:
     np.testing.assert_array_equal(exact_matmul(a, b), exact.astype(np.int64))
 
 
-def test_a_product_past_int64_is_refused() -> None:
+def test_a_product_past_int64_is_refused(messages) -> None:
     a = np.full((1, 4), 2**31)
-    with pytest.raises(RangeError) as caught:
+    with messages.raises(RangeError):
         exact_matmul(a, a.T)
-    assert str(caught.value) == (
-        "a matrix product may not fit int64\n"
-        "  why: its elements are bounded by 18446744073709551616\n"
-        "  what to do: use narrower operands"
-    )
 
 
 @pytest.mark.parametrize(("batch", "length"), [(1, 1), (3, 17), (2, 22)])
@@ -119,21 +114,15 @@ def test_linear_equals_integer_arithmetic(builder) -> None:
     assert x.dtype == np.uint8
 
 
-def test_a_value_that_does_not_fit_its_storage_is_refused(builder) -> None:
+def test_a_value_that_does_not_fit_its_storage_is_refused(builder, messages) -> None:
     def body(b):
         table = b.parameter("table", np.full((30, 4), 127), "int8")
         one = b.parameter("one", [2**30], "int32")
         return b.emit(integer.embedding(b.ids, table, one, name="words", shift=0))
 
     module = builder.module(body)
-    with pytest.raises(RangeError) as caught:
+    with messages.raises(RangeError):
         evaluate(module, inputs(1, 2), builder.parameters)
-    assert str(caught.value) == (
-        "a value in [136365211648, 136365211648] cannot be stored as int32\n"
-        "  where: words\n"
-        "  why: int32 holds [-2147483648, 2147483647]\n"
-        "  what to do: use a coarser scale for this value"
-    )
 
 
 def test_an_id_outside_the_table_is_refused(encoder) -> None:
@@ -151,43 +140,24 @@ def test_an_id_outside_the_table_is_refused(encoder) -> None:
     )
 
 
-def test_a_missing_parameter_is_named(encoder) -> None:
+def test_a_missing_parameter_is_named(encoder, messages) -> None:
     module, parameters = encoder
     without = {name: array for name, array in parameters.items() if name != "q.weight"}
-    with pytest.raises(LoweringError) as caught:
+    with messages.raises(LoweringError):
         evaluate(module, inputs(1, 4), without)
-    count = len(parameters) + 2
-    assert str(caught.value) == (
-        "no array for q.weight\n"
-        "  where: parameters of the integer module\n"
-        f"  why: 1 of {count} parameters are missing\n"
-        "  what to do: pass the arrays that were saved with this module"
-    )
 
 
-def test_an_array_of_another_shape_or_kind_is_refused(encoder) -> None:
+def test_an_array_of_another_shape_or_kind_is_refused(encoder, messages) -> None:
     module, parameters = encoder
-    for wrong, shown in (
-        (np.zeros((24, 23), np.int8), "int8 [24, 23]"),
-        (np.zeros((24, 24), np.float32), "float32 [24, 24]"),
-    ):
-        with pytest.raises(LoweringError) as caught:
+    for wrong in (np.zeros((24, 23), np.int8), np.zeros((24, 24), np.float32)):
+        with messages.raises(LoweringError):
             evaluate(module, inputs(1, 4), {**parameters, "q.weight": wrong})
-        assert str(caught.value) == (
-            f"array of {shown} for parameter 'q.weight'\n"
-            "  where: evaluation of the integer module\n"
-            "  why: the parameter is int8 [24, 24]\n"
-            "  what to do: pass the integers that were saved with this module"
-        )
 
 
-def test_an_unknown_function_is_refused(encoder) -> None:
+def test_an_unknown_function_is_refused(encoder, messages) -> None:
     module, parameters = encoder
-    with pytest.raises(LoweringError) as caught:
+    with messages.raises(LoweringError):
         evaluate(module, {}, parameters, "serve")
-    assert str(caught.value) == (
-        "no function 'serve' in the module\n  why: it has: main\n  what to do: name one of them"
-    )
 
 
 def test_a_foreign_operator_is_refused(builder) -> None:

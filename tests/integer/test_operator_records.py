@@ -177,29 +177,20 @@ def test_a_call_names_the_optional_operands_that_it_has() -> None:
 @pytest.mark.parametrize(
     ("operands", "said"), [([X, MASK], "x"), ([X], "x, mask"), ([X, MASK], "x, x")]
 )
-def test_a_call_with_other_operands_than_it_names_is_refused(operands, said: str) -> None:
+def test_a_call_with_other_operands_than_it_names_is_refused(operands, said: str, messages) -> None:
     attributes = {"name": "m", "fraction_bits": 1, "operands": said.replace(" ", "")}
     call = relax.Call(
         tvm.ir.Op.get("integer.mean_pool"),
         operands,
         tvm.ir.make_node("ir.DictAttrs", **attributes),
     )
-    assert refused(lambda: operands_of(call)) == (
-        f"integer.mean_pool got {len(operands)} operands\n"
-        "  where: integer.mean_pool 'm'\n"
-        f"  why: they are said to be: {said}\n"
-        "  what to do: build the call with ibert_tvm.relay_passes.integer"
-    )
+    messages.check(refused(lambda: operands_of(call)))
 
 
-def test_what_a_builder_does_not_take_is_refused() -> None:
-    for build, got in (
-        (lambda: integer.relu(X, X, name="r"), "x, then no more, and got 2 operands and 0"),
-        (lambda: integer.relu(X, 3, name="r"), "x, then no more, and got 1 operands and 1"),
-    ):
-        with pytest.raises(TypeError) as caught:
-            build()
-        assert str(caught.value) == f"integer.relu takes {got} attributes by position"
+def test_what_a_builder_does_not_take_is_refused(messages) -> None:
+    for second in (X, 3):
+        with messages.raises(TypeError):
+            integer.relu(X, second, name="r")
 
 
 # -- attributes ---------------------------------------------------------------------------------
@@ -233,14 +224,9 @@ def test_an_attribute_that_is_missing_or_of_another_type_is_refused(record: Oper
             )
 
 
-def test_an_unknown_exponential_is_refused() -> None:
+def test_an_unknown_exponential_is_refused(messages) -> None:
     flat = {**Attention("s", 2, "short", SHORT, 6, -128, 127).to_dict(), "exponential": "taylor"}
-    assert refused(lambda: Attention.from_dict(flat)) == (
-        "unknown exponential 'taylor'\n"
-        "  where: s\n"
-        "  why: the integer dialect does not define it\n"
-        "  what to do: use one of: short, polynomial, released"
-    )
+    messages.check(refused(lambda: Attention.from_dict(flat)))
 
 
 def test_what_is_read_is_checked_as_what_is_built() -> None:
@@ -253,18 +239,13 @@ def test_what_is_read_is_checked_as_what_is_built() -> None:
 # -- types without TVM --------------------------------------------------------------------------
 
 
-def test_types_of_results_need_no_tvm() -> None:
+def test_types_of_results_need_no_tvm(messages) -> None:
     x = TensorType((2, 5, 8), "int32")
     requantise = Requantise("q", 3, -9, 9, "int16")
     assert requantise.result_type({"x": x, "multiplier": TensorType((1,), "int32")}) == TensorType(
         (2, 5, 8), "int16"
     )
-    assert refused(lambda: requantise.result_type({"x": x})) == (
-        "integer.requantise got the operands x\n"
-        "  where: integer.requantise 'q'\n"
-        "  why: it takes: x, multiplier, offset (optional)\n"
-        "  what to do: build the call with ibert_tvm.relay_passes.integer"
-    )
+    messages.check(refused(lambda: requantise.result_type({"x": x})))
 
 
 def attention_type(bias: tuple[int, ...], heads: int = 2, length: int = 5) -> TensorType:
@@ -277,37 +258,17 @@ def attention_type(bias: tuple[int, ...], heads: int = 2, length: int = 5) -> Te
     return Attention("s", heads, "short", SHORT, 6, -128, 127).result_type(operands)
 
 
-def test_a_bias_serves_heads_and_positions() -> None:
+def test_a_bias_serves_heads_and_positions(messages) -> None:
     for bias in ((2, 9), (1, 9), (2, 11), (2, 5, 5), (1, 6, 6)):
         assert attention_type(bias) == TensorType((2, 5, 8), "int8")
-    unfit = (((2, 7), 2, 4), ((3, 9), 3, 5), ((2, 10), 2, 5), ((2, 4, 4), 2, 4))
-    for bias, heads, positions in unfit:
-        assert refused(lambda bias=bias: attention_type(bias)) == (
-            f"a bias of {heads} heads and {positions} positions for 2 heads and 5 tokens\n"
-            "  where: integer.attention 's'\n"
-            "  why: it has a row for each head, or one for all, and an entry for each distance "
-            "from 1 - positions to positions - 1, or for each pair of positions\n"
-            "  what to do: give the bias of as many positions as the model has"
-        )
-    assert refused(lambda: attention_type((2, 5, 6))) == (
-        "dimension P of bias and bias differ: 5 and 6\n"
-        "  where: integer.attention 's'\n"
-        "  why: integer.attention takes bias [1 or H, D] or [1 or H, P, P] and "
-        "bias [1 or H, D] or [1 or H, P, P]\n"
-        "  what to do: check which tensor was passed"
-    )
+    for bias in ((2, 7), (3, 9), (2, 10), (2, 4, 4), (2, 5, 6)):
+        messages.check(refused(lambda bias=bias: attention_type(bias)))
 
 
-def test_a_query_sees_itself_at_least() -> None:
+def test_a_query_sees_itself_at_least(messages) -> None:
     attention = Attention("s", 2, "short", SHORT, 6, -128, 127)
     for window in ({"before": -1}, {"after": -1}):
-        given = {"before": attention.before, "after": attention.after, **window}
-        assert refused(lambda window=window: replace(attention, **window)) == (
-            f"a window of {given['before']} keys before and {given['after']} after the query\n"
-            "  where: s\n"
-            "  why: a query sees itself at least\n"
-            "  what to do: give distances of 0 and more"
-        )
+        messages.check(refused(lambda window=window: replace(attention, **window)))
 
 
 # -- records that lack a part -------------------------------------------------------------------

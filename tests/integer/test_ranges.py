@@ -116,24 +116,17 @@ def wide_linear(b, bias: int):
     return b.emit(integer.linear(x8, weight, offset, name="encoder.layer.3.output"))
 
 
-def test_an_accumulator_that_may_overflow_names_its_layer(builder) -> None:
+def test_an_accumulator_that_may_overflow_names_its_layer(builder, messages) -> None:
     room = 2**31 - 1 - 64 * 127 * 127
     module = builder.module(lambda b: wide_linear(b, room + 1))
-    with pytest.raises(RangeError) as caught:
+    with messages.raises(RangeError):
         analyse_ranges(module, builder.parameters)
-    assert str(caught.value) == (
-        "the int32 accumulator of output 1 may overflow\n"
-        "  where: integer.linear 'encoder.layer.3.output'\n"
-        f"  why: its sum over 64 inputs in [-127, 127] and a bias of {room + 1} reaches "
-        "2147483648, and int32 ends at 2147483647\n"
-        "  what to do: use a coarser weight or activation scale for this layer"
-    )
     builder.parameters["bias"][1] = room
     report = analyse_ranges(module, builder.parameters)
     assert report.values["encoder.layer.3.output"][1] == 2**31 - 1
 
 
-def test_a_sum_that_does_not_fit_its_storage_names_its_layer(builder) -> None:
+def test_a_sum_that_does_not_fit_its_storage_names_its_layer(builder, messages) -> None:
     def body(b):
         table = b.values("table", 127, (30, 4), "int8")
         m = b.parameter("m", [2**24], "int32")
@@ -141,15 +134,8 @@ def test_a_sum_that_does_not_fit_its_storage_names_its_layer(builder) -> None:
         return b.emit(integer.add(x, x, name="residual"))
 
     module = builder.module(body)
-    with pytest.raises(RangeError) as caught:
+    with messages.raises(RangeError):
         analyse_ranges(module, builder.parameters)
-    low, high = (int(v) * 2**25 for v in np.sort(builder.parameters["table"].ravel())[[0, -1]])
-    assert str(caught.value) == (
-        f"a value in [{low}, {high}] does not fit int32\n"
-        "  where: integer.add 'residual'\n"
-        "  why: int32 holds [-2147483648, 2147483647]\n"
-        "  what to do: use a coarser scale for this value, or a wider storage type"
-    )
 
 
 def test_a_product_past_int64_names_its_layer(builder) -> None:
@@ -180,7 +166,7 @@ def test_a_product_past_int64_names_its_layer(builder) -> None:
     assert lines[1] == "  where: integer.requantise 'layer.7.gelu'"
 
 
-def test_a_sequence_too_long_for_the_context_names_its_layer(builder) -> None:
+def test_a_sequence_too_long_for_the_context_names_its_layer(builder, messages) -> None:
     def body(b):
         table = b.values("table", 127, (30, 8), "int8")
         one = b.parameter("one", [1], "int32")
@@ -207,11 +193,5 @@ def test_a_sequence_too_long_for_the_context_names_its_layer(builder) -> None:
 
     module = builder.module(body)
     assert analyse_ranges(module, builder.parameters).max_seq_len == 512
-    with pytest.raises(RangeError) as caught:
+    with messages.raises(RangeError):
         analyse_ranges(module, builder.parameters, max_seq_len=70_000)
-    assert str(caught.value) == (
-        "the context may overflow int32\n"
-        "  where: integer.attention 'layer.0.attention'\n"
-        "  why: the sum of 70000 entries in [-32385, 32385] is in [-2266950000, 2266950000]\n"
-        "  what to do: use a shorter maximal sequence length or narrower operands"
-    )

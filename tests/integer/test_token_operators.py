@@ -80,28 +80,13 @@ def test_a_leaky_relu_over_all_numbers_of_16_bits(slope: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    "make",
     [
-        (
-            lambda v: integer.slice_tokens(v, name="y", first=3, count=3),
-            "tokens 3 to 5 of 5\n  where: integer.slice_tokens 'y'\n"
-            "  why: tokens are counted from 0\n  what to do: slice inside of the sequence",
-        ),
-        (
-            lambda v: integer.clip(v, name="y", low=3, high=2),
-            "low 3 is outside [-2147483648, 2]\n  where: y\n"
-            "  why: integer.clip is defined there only\n"
-            "  what to do: derive it with ibert_tvm.relay_passes.spec, or quantise the model again",
-        ),
-        (
-            lambda v: integer.leaky_relu(v, name="y", slope=32769),
-            "slope 32769 is outside [0, 32768]\n  where: y\n"
-            "  why: integer.leaky_relu is defined there only\n"
-            "  what to do: derive it with ibert_tvm.relay_passes.spec, or quantise the model again",
-        ),
+        lambda v: integer.slice_tokens(v, name="y", first=3, count=3),
+        lambda v: integer.clip(v, name="y", low=3, high=2),
+        lambda v: integer.leaky_relu(v, name="y", slope=32769),
     ],
 )
-def test_what_is_not_defined_is_refused(make: Callable[..., Any], message: str) -> None:
-    with pytest.raises(LoweringError) as error:
+def test_what_is_not_defined_is_refused(make: Callable[..., Any], messages) -> None:
+    with messages.raises(LoweringError):
         run(make, tokens())
-    assert str(error.value) == message

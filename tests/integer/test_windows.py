@@ -84,32 +84,20 @@ def test_neighbouring_tokens_are_those_of_a_convolution(case: str) -> None:
     np.testing.assert_allclose(product, wanted.mT.numpy(), rtol=1e-4, atol=1e-2)
 
 
-def test_a_free_length_stays_as_it_is() -> None:
+def test_a_free_length_stays_as_it_is(messages) -> None:
     tokens = TensorType((SymbolicDim("batch"), SymbolicDim("seq_len"), 4), "int32")
     same = integer.OPERATORS["integer.unfold_tokens"]("u", width=3, stride=1, before=2, after=0)
     assert same.result_type({"x": tokens}).shape == (*tokens.shape[:2], 12)
     x = relax.Var("x", relax.TensorType([BATCH, tirx.Var("seq_len", "int64"), 4], "int32"))
-    with pytest.raises(LoweringError) as error:
+    with messages.raises(LoweringError):
         integer.unfold_tokens(x, name="u", width=3, stride=2, before=1, after=1)
-    assert str(error.value) == (
-        "3 of seq_len tokens with a stride of 2, and 1 + 1 of 0 around them\n"
-        "  where: integer.unfold_tokens 'u'\n"
-        "  why: a sequence whose length is free keeps it, and one whose length is known has that "
-        "many tokens\n"
-        "  what to do: give inputs of one length"
-    )
 
 
-def test_windows_that_do_not_fit() -> None:
+def test_windows_that_do_not_fit(messages) -> None:
     pixels = relax.Var("x", relax.TensorType([BATCH, 3, 4, 5], "uint8"))
     given = dict(zip(SIDES, (3, 7, 1, 1, 0, 0, 1, 0), strict=True))
-    with pytest.raises(LoweringError) as error:
+    with messages.raises(LoweringError):
         integer.windows(pixels, name="w", zero_point=0, **given)
-    assert str(error.value) == (
-        "windows of 3 x 7 of images of 4 x 5\n  where: integer.windows 'w'\n"
-        "  why: an image holds at least one whole window\n"
-        "  what to do: set the window as the source model does"
-    )
     with pytest.raises(LoweringError, match=r"zero_point -1 is outside \[0, 255\]"):
         integer.windows(pixels, name="w", zero_point=-1, **{**given, "width": 2})
     with pytest.raises(LoweringError, match=r"left 2 is outside \[0, 1\]"):

@@ -141,69 +141,38 @@ def test_only_the_released_preset_has_these_rules():
     assert own == [f"canonical.{name}" for name in names]
 
 
-def test_the_exponentials_need_a_scale(block):
+def test_the_exponentials_need_a_scale(block, messages):
     module, arrays, table = block
     stream = {name: quant for name, quant in table.stream.items() if name != "c.exponential"}
-    with pytest.raises(LoweringError) as caught:
+    with messages.raises(LoweringError):
         lower_to_integer(module, arrays, replace(table, stream=stream))
-    assert str(caught.value) == (
-        "the quantisation table has no stream entry for c.exponential\n"
-        "  where: c.exponential\n"
-        "  why: without a scale the value has no integers\n"
-        "  what to do: calibrate the model again; ibert_tvm.relay_passes.lower.requirements lists "
-        "what is needed"
-    )
 
 
-def test_a_window_is_refused():
-    with pytest.raises(LoweringError) as caught:
+def test_a_window_is_refused(messages):
+    with messages.raises(LoweringError):
         lower_to_integer(*block_with(after=0))
-    assert str(caught.value) == (
-        "attention with a window, a bias by distance or capped scores\n"
-        "  where: c\n"
-        "  why: the released code, whose arithmetic this preset repeats, has none of them\n"
-        "  what to do: quantise the model with the preset 'accurate' or 'paper'"
-    )
 
 
-def test_rows_of_a_table_share_a_scale(block):
+def test_rows_of_a_table_share_a_scale(block, messages):
     module, arrays, table = block
     rows = matrix(9)
     mixed = WeightQuant(rows.values, np.linspace(0.01, 0.02, 9))
-    with pytest.raises(LoweringError) as caught:
+    with messages.raises(LoweringError):
         lower_to_integer(module, arrays, replace(table, embeddings={"x": mixed}))
-    assert str(caught.value) == (
-        "the rows of an embedding have different scales\n"
-        "  where: x\n"
-        "  why: the released code has one scale for a table\n"
-        "  what to do: give all rows one scale"
-    )
 
 
-def test_a_zero_point_is_refused(block):
+def test_a_zero_point_is_refused(block, messages):
     module, arrays, table = block
     shifted = ActivationQuant(0.05, -128, 127, 4)
-    with pytest.raises(LoweringError) as caught:
+    with messages.raises(LoweringError):
         lower_to_integer(module, arrays, replace(table, matmul={**table.matmul, "x": shifted}))
-    assert str(caught.value) == (
-        "an operand has a zero point\n"
-        "  where: x.for.s\n"
-        "  why: the released arithmetic is symmetric\n"
-        "  what to do: quantise this value symmetrically"
-    )
 
 
-def test_sums_have_22_bits_in_this_preset_only():
+def test_sums_have_22_bits_in_this_preset_only(messages):
     wide = {"s": ActivationQuant(1.0, -(2**21), 2**21)}
     assert QuantizationTable("released", stream={"s": SUM}).stream["s"] is SUM
-    with pytest.raises(QuantizationTableError) as caught:
+    with messages.raises(QuantizationTableError):
         QuantizationTable("released", stream={"s": ActivationQuant(1.0, -(2**22), 2**21)})
-    assert str(caught.value) == (
-        "it uses integers -4194304..2097152\n"
-        "  where: stream entry 's'\n"
-        "  why: LayerNorm takes 22 bits\n"
-        "  what to do: stay within -2097152..2097152"
-    )
     with pytest.raises(QuantizationTableError):
         QuantizationTable("paper", stream=wide)
 
@@ -213,16 +182,9 @@ def test_shifts_survive_json():
     assert QuantizationTable.from_json(document, arrays).norm_shifts == {"n": 3}
 
 
-def test_norms_of_heads_are_refused():
-    with pytest.raises(LoweringError) as caught:
+def test_norms_of_heads_are_refused(messages):
+    with messages.raises(LoweringError):
         lower_to_integer(*block_with(rows=(1,)))
-    assert str(caught.value) == (
-        "a layer norm of each head\n"
-        "  where: n\n"
-        "  why: the released code, whose arithmetic this preset repeats, normalises all channels "
-        "of a token\n"
-        "  what to do: quantise the model with the preset 'accurate' or 'paper'"
-    )
 
 
 def test_requirements_name_the_forms(block):

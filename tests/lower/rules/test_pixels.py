@@ -103,28 +103,16 @@ def test_a_weight_that_is_named_as_a_value_gets_another_name(setting):
     assert {"token.2", "places.2"} <= set(lowered.parameters)
 
 
-def test_pixels_have_one_scale(setting):
+def test_pixels_have_one_scale(setting, messages):
     module, weights, _, table = setting
     divisor = np.ones(PLANES * PATCH * PATCH)
     bad = with_pixels(table, replace(table.matmul["patches"], channel_divisor=divisor))
-    with pytest.raises(LoweringError) as error:
+    with messages.raises(LoweringError):
         lower_to_integer(module, weights, bad)
-    assert str(error.value) == (
-        "the pixels have a scale per channel\n  where: patches\n"
-        "  why: the caller quantises whole images with one scale\n"
-        "  what to do: quantise the pixels with one scale"
-    )
 
 
-def test_learned_rows_must_fit_the_stream(setting):
+def test_learned_rows_must_fit_the_stream(setting, messages):
     module, weights, _, table = setting
     far = {**weights, "token": np.full((1, HIDDEN), 1e4, np.float32)}
-    with pytest.raises(RangeError) as error:
+    with messages.raises(RangeError):
         lower_to_integer(module, far, table)
-    scale = table.stream["token"].scale
-    assert str(error.value) == (
-        f"a learned row reaches {np.floor(1e4 / scale + 0.5):.0f} steps\n  where: token\n"
-        f"  why: the scale of the stream that it joins is {scale:.3g}, and a stream has 1048575 "
-        "steps to either side\n"
-        "  what to do: calibrate with inputs that reach the model's usual range"
-    )

@@ -101,16 +101,11 @@ def test_nothing_is_smoothed_before_a_rotation() -> None:
     assert needed["q.rotate"].factor_forms == {"factor"}
 
 
-def test_scales_by_channel_are_refused() -> None:
+def test_scales_by_channel_are_refused(messages) -> None:
     made, weights, arrays = module()
     table = table_for(made, weights, arrays)
     scale = table.matmul["q"].scale
     divisors = np.linspace(1, 2, CHANNELS)
     table.matmul["q"] = ActivationQuant(scale, -127, 127, 0, divisors)
-    with pytest.raises(LoweringError) as caught:
+    with messages.raises(LoweringError):
         lower_to_integer(made, weights, table)
-    assert str(caught.value) == (
-        "what is rotated is int8 with zero point 0 and 16 scales\n  where: q.rotate\n"
-        "  why: a rotation mixes channels, which must have one scale and a zero of 0\n"
-        "  what to do: quantise queries and keys symmetrically, with one scale each"
-    )
