@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from tvm import te, tirx
 
-from ..integer.domain import HeadStages
+from ..integer.domain import HeadStages, Windowed
 from ..integer.operator import per_channel
 from ..spec.arithmetic import Arithmetic
 from ..spec.parts import high_part, joined, low_part
 from ..spec.short_softmax import VALUE_BITS
-from ..spec.values import Condition, Ranged, known, not_equal, ranged
+from ..spec.values import Condition, Ranged, Value, known, not_equal, ranged
 from .blocks import KernelBlocks
-from .stage import Stage, expression
+from .stage import Expr, Stage, expression
 
 _INT8_MINIMUM = -128
 _UNSIGNED_OFFSET = 128
@@ -30,7 +29,9 @@ class KernelHeads(HeadStages[Stage]):
 
     domain: KernelBlocks
 
-    def __init__(self, domain: KernelBlocks, attention: Any, operands: Mapping[str, Stage]) -> None:
+    def __init__(
+        self, domain: KernelBlocks, attention: Windowed, operands: Mapping[str, Stage]
+    ) -> None:
         self.q, self.k, self.v = (operands[name] for name in "qkv")
         self.tokens = operands.get("tokens")
         self.shape = shape = _Shape(domain, attention.num_heads, operands)
@@ -65,7 +66,7 @@ class KernelHeads(HeadStages[Stage]):
 
     # -- which keys count -----------------------------------------------------------------------
 
-    def kept_key(self, batch: Any, key: Any) -> Condition:
+    def kept_key(self, batch: Expr, key: Expr) -> Condition:
         """Whether a key is a real token, no padding of the caller's or of the tile's."""
         shape = self.shape
         if self.mask is not None:
@@ -93,27 +94,27 @@ class KernelHeads(HeadStages[Stage]):
 
         return self.domain.define("valid", (shape.batch, shape.keys), entry, "int32")
 
-    def _place(self, row: Any) -> tirx.Expr:
+    def _place(self, row: Expr) -> Expr:
         """Position in its sequence of the token in a row, where padding is left out."""
         assert self.tokens is not None
         length = self.shape.seq_len
         return self.tokens.tensor(row // length, row % length) % length
 
-    def _query_place(self, batch: Any, query: Any) -> tirx.Expr:
+    def _query_place(self, batch: Expr, query: Expr) -> Expr:
         if self.shape.starts is None:
             return tirx.min(query, self.shape.seq_len - 1)
         return self._place(self.shape.query_row(batch, query))
 
-    def _key_place(self, batch: Any, key: Any) -> tirx.Expr:
+    def _key_place(self, batch: Expr, key: Expr) -> Expr:
         inside = tirx.min(key, self.shape.seq_len - 1)
         if self.shape.starts is None:
             return inside
         return self._place(self.shape.first_key(batch) + inside)
 
-    def _distance(self, batch: Any, query: Any, key: Any) -> tirx.Expr:
+    def _distance(self, batch: Expr, query: Expr, key: Expr) -> Expr:
         return self._key_place(batch, key) - self._query_place(batch, query)
 
-    def in_window(self, batch: Any, query: Any, key: Any) -> Condition:
+    def in_window(self, batch: Expr, query: Expr, key: Expr) -> Condition:
         """By the distance, and by the mask of pairs; what a tile adds is masked by its key."""
         length, window = self.shape.seq_len, []
         distance = self._distance(batch, query, key)
@@ -128,11 +129,11 @@ class KernelHeads(HeadStages[Stage]):
         every = tirx.all(*window) if window else tirx.const(1, "bool")
         return Condition(every, self.domain.arithmetic)
 
-    def places(self, batch: Any, query: Any, key: Any) -> tuple[tirx.Expr, tirx.Expr]:
+    def places(self, batch: Expr, query: Expr, key: Expr) -> tuple[Expr, Expr]:
         """Keys behind the sequence get the place of its last token; they have no weight."""
         return self._query_place(batch, query), self._key_place(batch, key)
 
-    def bias(self, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    def bias(self, batch: Expr, head: Expr, query: Expr, key: Expr) -> Ranged:
         """All terms of a score.
 
         Where padding is left out, keys may lie anywhere in their sequence, and reading a table at
@@ -174,7 +175,7 @@ class KernelHeads(HeadStages[Stage]):
         """Q K^T of the operands as they are laid out, [batch, heads, rows, keys] int32."""
         shape, layout, q = self.shape, self.shape.layout, self.q
 
-        def query(batch: Any, head: Any, row: Any, column: Any) -> tirx.Expr:
+        def query(batch: Expr, head: Expr, row: Expr, column: Expr) -> Expr:
             channel = head * shape.head_dim + tirx.min(column, shape.head_dim - 1)
             value = q.tensor(shape.query_row(batch, row), channel)
             return (value.astype("int32") + self._offset).astype(layout.lhs_dtype)
@@ -197,24 +198,26 @@ class KernelHeads(HeadStages[Stage]):
         low, high = min(*corners, 0) * shape.depth, max(*corners, 0) * shape.depth
         return self.domain.stage(products, low, high)
 
-    def key_correction(self, batch: Any, head: Any, key: Any) -> Any:
+    def key_correction(self, batch: Expr, head: Expr, key: Expr) -> Value:
         """The sum of a key's channels, as often as queries were offset."""
         return 0 if self._key_sum is None else self._key_sum[batch, head, 0, key] * -self._offset
 
-    def exact_score(self, products: Stage, batch: Any, head: Any, query: Any, key: Any) -> Any:
+    def exact_score(
+        self, products: Stage, batch: Expr, head: Expr, query: Expr, key: Expr
+    ) -> Value:
         """One of the products, corrected."""
-        value: Any = products[batch, head, query, key]
+        value = products[batch, head, query, key]
         if self._key_sum is not None:
             value = value + self.key_correction(batch, head, key)
         return known(value, -self._limit, self._limit)
 
     # -- stages ---------------------------------------------------------------------------------
 
-    def weights(self, name: str, entry: Callable[..., Any], largest: int) -> Stage:
+    def weights(self, name: str, entry: Callable[..., Value], largest: int) -> Stage:
         """Bytes of the signedness that the instruction takes, offset where it must be."""
         dtype, offset = _byte_operand(self.shape)
 
-        def stored(*index: Any) -> Any:
+        def stored(*index: Expr) -> Value:
             value = entry(*index)
             return value + offset if offset else value
 
@@ -252,7 +255,7 @@ class KernelHeads(HeadStages[Stage]):
             return lambda b, h, i, d: products[b, h, i, d]
         total = _value_sum(shape, values, packed, columns) if offset else None
 
-        def both(part: Callable[..., tirx.Expr], b: Any, h: Any, i: Any, d: Any) -> tirx.Expr:
+        def both(part: Callable[..., Expr], b: Expr, h: Expr, i: Expr, d: Expr) -> Expr:
             """What a stage by column has of a channel: of both parts of it, or of the only one."""
             if parts is None:
                 return part(b, h, i, d)
@@ -260,7 +263,7 @@ class KernelHeads(HeadStages[Stage]):
 
         limit = largest * max(abs(v.low), abs(v.high)) * shape.seq_len
 
-        def entry(*index: Any) -> Ranged:
+        def entry(*index: Expr) -> Ranged:
             value = both(products.tensor, *index)
             if total is not None:
                 value = value - both(total, *index) * offset
@@ -268,7 +271,7 @@ class KernelHeads(HeadStages[Stage]):
 
         return entry
 
-    def output(self, entry: Callable[..., Any], multiplier: Stage, dtype: str) -> Stage:
+    def output(self, entry: Callable[..., Value], multiplier: Stage, dtype: str) -> Stage:
         """Rows of whole tiles, of which those of tokens are stored.
 
         Returns
@@ -279,7 +282,7 @@ class KernelHeads(HeadStages[Stage]):
         """
         shape = self.shape
 
-        def channel(batch: Any, head: Any, row: Any, column: Any) -> Ranged:
+        def channel(batch: Expr, head: Expr, row: Expr, column: Expr) -> Ranged:
             inside = column
             if shape.columns != shape.head_dim:
                 inside = tirx.min(column, shape.head_dim - 1)
@@ -318,18 +321,18 @@ class _Shape:
             self.head_dim,
         )
 
-    def query_row(self, batch: Any, token: Any) -> tirx.Expr:
+    def query_row(self, batch: Expr, token: Expr) -> Expr:
         """Row of a token; that of another one for a token behind the last."""
         if self.starts is None:
             return batch * self.seq_len + tirx.min(token, self.seq_len - 1)
         last = tirx.const(self.batch * self.seq_len - 1, "int32")
         return tirx.min(self.starts.tensor(batch) + token, last)
 
-    def key_channel(self, head: Any, channel: Any) -> tirx.Expr:
+    def key_channel(self, head: Expr, channel: Expr) -> Expr:
         """Channel of keys and values that a head of the queries reads."""
         return (head if self.sharing == 1 else head // self.sharing) * self.head_dim + channel
 
-    def first_key(self, batch: Any) -> tirx.Expr:
+    def first_key(self, batch: Expr) -> Expr:
         """Row of key 0. Packed, keys are as many rows as ever that hold those of the sequence.
 
         K and V are read as if their tokens lay in place, so that schedules find what they know;
@@ -345,7 +348,7 @@ def _sum(
     name: str,
     shape: tuple[int, ...],
     extent: int,
-    entry: Any,
+    entry: Callable[..., Expr],
     bounds: tuple[int, int],
     arithmetic: Arithmetic,
 ) -> Stage:
@@ -355,7 +358,7 @@ def _sum(
     return Stage(tensor, min(bounds[0] * extent, 0), max(bounds[1] * extent, 0), arithmetic)
 
 
-def _int32(stage: Stage, *index: Any) -> tirx.Expr:
+def _int32(stage: Stage, *index: Expr) -> Expr:
     return stage.tensor(*index).astype("int32")
 
 
@@ -365,7 +368,7 @@ def _define_parts(domain: KernelBlocks, shape: _Shape, v: Stage) -> Stage:
     Products of bytes with either part, added up by `KernelHeads.context`, are those with V.
     """
 
-    def entry(batch: Any, head: Any, token: Any, column: Any) -> Ranged:
+    def entry(batch: Expr, head: Expr, token: Expr, column: Expr) -> Ranged:
         channel = tirx.min(column % shape.columns, shape.head_dim - 1)
         row = batch * shape.seq_len + token
         value = v[row, shape.key_channel(head, channel)]
@@ -380,7 +383,7 @@ def _define_parts(domain: KernelBlocks, shape: _Shape, v: Stage) -> Stage:
 
 def _pack(
     name: str, shape: _Shape, x: Stage, columns: int = 0, by_head: bool = False
-) -> tuple[Stage, Callable[..., tirx.Expr]]:
+) -> tuple[Stage, Callable[..., Expr]]:
     """Lay K or V out for the instruction, zero where tiles reach beyond the true sizes.
 
     Parameters
@@ -408,12 +411,19 @@ def _pack(
     dtype = x.dtype if x.dtype == "int16" else layout.rhs_dtype
     sizes = (columns, shape.keys) if columns else (shape.keys, shape.depth)
 
-    def read_from(batch: Any, head: Any, token: Any, channel: Any) -> tirx.Expr:
+    def read_from(batch: Expr, head: Expr, token: Expr, channel: Expr) -> Expr:
         if by_head:
             return x.tensor(batch, head, token, channel)
         return x.tensor(batch * seq_len + token, shape.key_channel(head, channel))
 
-    def entry(batch: Any, head: Any, block: Any, chunk: Any, lane: Any, inner: Any) -> tirx.Expr:
+    def entry(
+        batch: Expr,
+        head: Expr,
+        block: Expr,
+        chunk: Expr,
+        lane: Expr,
+        inner: Expr,
+    ) -> Expr:
         column, depth = block * lanes + lane, chunk * step + inner
         token, channel = (depth, column) if columns else (column, depth)
         if shape.whole:
@@ -426,7 +436,7 @@ def _pack(
     packed = te.compute((shape.batch, shape.heads, *layout.packed_shape(*sizes)), entry, name=name)
     stage = Stage(packed, min(x.low, 0), max(x.high, 0), x.arithmetic)
 
-    def read(batch: Any, head: Any, column: Any, depth: Any) -> tirx.Expr:
+    def read(batch: Expr, head: Expr, column: Expr, depth: Expr) -> Expr:
         return _int32(
             stage, batch, head, column // lanes, depth // step, column % lanes, depth % step
         )
@@ -438,7 +448,7 @@ def _sum_of_columns(
     name: str,
     shape: _Shape,
     sizes: tuple[int, int],
-    packed: Callable[..., tirx.Expr],
+    packed: Callable[..., Expr],
     bounds: Stage,
 ) -> Stage:
     """Sum a packed operand along its depth by a product with rows of ones.
@@ -475,7 +485,11 @@ def _sum_of_columns(
 
 
 def _by_lanes(
-    shape: _Shape, name: str, x: Stage, entry: Callable[..., Any], reduce: Callable[..., Any]
+    shape: _Shape,
+    name: str,
+    x: Stage,
+    entry: Callable[..., Expr],
+    reduce: Callable[..., Expr],
 ) -> te.Tensor:
     """Reduce [batch, heads, rows, keys] along the keys, first by vector lane, then the lanes."""
     lanes = shape.layout.reduced_lanes
@@ -501,8 +515,8 @@ def _byte_operand(shape: _Shape) -> tuple[str, int]:
 
 
 def _value_sum(
-    shape: _Shape, values: Stage, packed: Callable[..., tirx.Expr], columns: int
-) -> Callable[..., tirx.Expr]:
+    shape: _Shape, values: Stage, packed: Callable[..., Expr], columns: int
+) -> Callable[..., Expr]:
     """``sum_j v[j, d]`` for row i, by the instruction where there is one."""
     if shape.layout.depth > 1:
         sizes, rows = (columns, shape.keys), shape.layout.row_step

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from tvm import te, tirx
+from tvm import te
 
-from ..spec.values import Ranged, trace
+from ..spec.values import Ranged, Value, trace
 from .layout import KernelLayout
-from .stage import Stage, expression
+from .stage import Expr, Stage, expression
 
 _NEGATED_MAXIMUM = -127
 
@@ -52,21 +51,21 @@ class KernelBlocks:
         """Stage of a tensor, with the target's arithmetic."""
         return Stage(tensor, low, high, self.arithmetic)
 
-    def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
+    def value(self, low: int, high: int, expr: Expr) -> Ranged:
         """Value of an expression that the specification did not make."""
         return Ranged(low, high, expr, arithmetic=self.arithmetic)
 
-    def trace(self, entry: Callable[..., Any], *index: Any) -> Ranged:
+    def trace(self, entry: Callable[..., Value], *index: Expr) -> Ranged:
         """Expression of one entry, with the let-bindings that it needs."""
         return trace(entry, *index, arithmetic=self.arithmetic)
 
     def define(
-        self, name: str, shape: tuple[int, ...], entry: Callable[..., Any], dtype: str = ""
+        self, name: str, shape: tuple[int, ...], entry: Callable[..., Value], dtype: str = ""
     ) -> Stage:
         """Define a block that computes entry by entry."""
         bounds: list[Ranged] = []
 
-        def compute(*index: Any) -> Any:
+        def compute(*index: Expr) -> Expr:
             value = self.trace(entry, *index)
             bounds.append(value)
             return expression(value, dtype or value.dtype)

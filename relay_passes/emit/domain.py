@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
 from ..errors import LoweringError
-from ..integer.domain import Entry
+from ..integer.domain import Entry, Windowed
 from ..integer.intervals import accumulator_bounds, check_sum, sum_bounds
 from ..spec import short_layer_norm
-from ..spec.values import INT32, Condition, Ranged, ranged
+from ..spec.values import INT32, Condition, Ranged, Value, ranged
 from .attention import KernelHeads
 from .blocks import KernelBlocks
-from .stage import Stage, expression
+from .stage import Expr, Stage, expression
 
 _GROUP = 8
 
@@ -60,14 +59,14 @@ class KernelDomain(KernelBlocks):
         name: str,
         shape: tuple[int, ...],
         extent: int,
-        entry: Callable[..., Any],
+        entry: Callable[..., Value],
         dtype: str = "",
     ) -> Stage:
         """Define a block that reduces."""
         bounds: list[Ranged] = []
         k = te.reduce_axis((0, extent), name="k")
 
-        def compute(*index: Any) -> Any:
+        def compute(*index: Expr) -> Expr:
             value = self.trace(entry, *index, k.var)
             bounds.append(value)
             check_sum(name, value, extent, dtype or "int64")
@@ -82,14 +81,14 @@ class KernelDomain(KernelBlocks):
         name: str,
         shape: tuple[int, ...],
         extent: int,
-        entry: Callable[..., Any],
+        entry: Callable[..., Value],
         dtype: str = "",
     ) -> Stage:
         """Define a block that takes the largest."""
         bounds: list[Ranged] = []
         k = te.reduce_axis((0, extent), name="k")
 
-        def compute(*index: Any) -> Any:
+        def compute(*index: Expr) -> Expr:
             value = self.trace(entry, *index, k.var)
             bounds.append(value)
             return te.max(expression(value, dtype or value.dtype), axis=k)
@@ -100,7 +99,7 @@ class KernelDomain(KernelBlocks):
     def square_sum(
         self,
         name: str,
-        x: Callable[..., Any],
+        x: Callable[..., Value],
         total: Stage | None,
         mean: Stage | None,
         shape: tuple[int, int],
@@ -108,7 +107,7 @@ class KernelDomain(KernelBlocks):
         """Square deviations; without vectors, what saves an operation per entry."""
         rows, channels = shape
 
-        def deviation(row: Any, k: Any) -> Any:
+        def deviation(row: Expr, k: Expr) -> Value:
             return x(row, k) if mean is None else short_layer_norm.deviation(x(row, k), mean[row])
 
         if not self.layout.scalar:
@@ -130,14 +129,14 @@ class KernelDomain(KernelBlocks):
             "int64",
         )
 
-    def _grouped_squares(self, rows: int, channels: int, x: Callable[..., Any]) -> Stage:
+    def _grouped_squares(self, rows: int, channels: int, x: Callable[..., Value]) -> Stage:
         """Sum of squares, int64, of groups that fit 32 bits: one product and sum per entry."""
         largest = short_layer_norm.INPUT_LIMIT**2
         limit = min(_GROUP, INT32[1] // largest)
         group = next(size for size in range(limit, 0, -1) if channels % size == 0)
         j = te.reduce_axis((0, group), name="j")
 
-        def squared(row: Any, part: Any) -> Any:
+        def squared(row: Expr, part: Expr) -> Expr:
             channel = part * group + j.var
             return expression(self.trace(lambda: short_layer_norm.square(x(row, channel))), "int32")
 
@@ -214,7 +213,7 @@ class KernelDomain(KernelBlocks):
             return x
         self.attributes["ibert.lhs_copied"] = True
 
-        def copy(row: tirx.Var, column: tirx.Var) -> tirx.PrimExpr:
+        def copy(row: tirx.Var, column: tirx.Var) -> Expr:
             value = x.tensor[tirx.min(row, rows - 1), tirx.min(column, depth - 1)]
             value = value.astype(layout.lhs_dtype)
             if whole:
@@ -239,7 +238,7 @@ class KernelDomain(KernelBlocks):
         here = table.shape[1] // 2
         k = te.reduce_axis((0, width), name="k")
 
-        def compute(batch: Any, token: Any, head: Any, other: Any) -> Any:
+        def compute(batch: Expr, token: Expr, head: Expr, other: Expr) -> Expr:
             channel = head * width + k.var
             value = x.tensor(batch * length + token, channel).astype("int32")
             vector = table.tensor(channel, other - token + here).astype("int32")
@@ -250,22 +249,22 @@ class KernelDomain(KernelBlocks):
         tensor = te.compute((self.batch, length, heads, length), compute, name="products")
         return self.stage(tensor, *sum_bounds(product, width))
 
-    def heads(self, attention: Any, operands: Mapping[str, Stage]) -> KernelHeads:
+    def heads(self, attention: Windowed, operands: Mapping[str, Stage]) -> KernelHeads:
         """Lay the operands of attention out for the instruction."""
         return KernelHeads(self, attention, operands)
 
     # -- places ---------------------------------------------------------------------------------
 
-    def lookup(self, value: Entry, rows: int, source: Stage) -> tirx.Expr:
+    def lookup(self, value: Entry, rows: int, source: Stage) -> Expr:
         """Clamp: callers check what they pass, and nothing may be read outside of a table."""
         index = ranged(value).expr.astype("int32")
         return tirx.max(tirx.min(index, tirx.const(rows - 1, "int32")), tirx.const(0, "int32"))
 
-    def index(self, value: Entry) -> tirx.Expr:
+    def index(self, value: Entry) -> Expr:
         """Expression of the value."""
         return ranged(value).expr
 
-    def number(self, index: Any, low: int, high: int) -> Ranged:
+    def number(self, index: Expr, low: int, high: int) -> Ranged:
         """Index as a value of 32 bits."""
         return self.value(low, high, index.astype("int32"))
 
@@ -273,11 +272,11 @@ class KernelDomain(KernelBlocks):
         """Return the number, of kernels for one length."""
         return length
 
-    def condition(self, comparison: tirx.Expr) -> Condition:
+    def condition(self, comparison: Expr) -> Condition:
         """Condition of the expression."""
         return Condition(comparison, self.arithmetic)
 
-    def choose(self, comparison: tirx.Expr, yes: Any, no: Any) -> Ranged:
+    def choose(self, comparison: Expr, yes: Value, no: Value) -> Ranged:
         """Read one of two, and only that."""
         a, b = ranged(yes), ranged(no)
         low, high = min(a.low, b.low), max(a.high, b.high)
@@ -285,15 +284,15 @@ class KernelDomain(KernelBlocks):
         chosen = tirx.if_then_else(comparison, expression(a, dtype), expression(b, dtype))
         return self.value(low, high, chosen)
 
-    def at_most(self, index: Any, bound: int) -> tirx.Expr:
+    def at_most(self, index: Expr, bound: int) -> Expr:
         """``min(index, bound)``."""
         return tirx.min(index, bound)
 
-    def at_least(self, index: Any, bound: int) -> tirx.Expr:
+    def at_least(self, index: Expr, bound: int) -> Expr:
         """``max(index, bound)``."""
         return tirx.max(index, bound)
 
-    def row_of_token(self, x: Stage, slots: Stage | None, batch: Any, token: Any) -> tirx.Expr:
+    def row_of_token(self, x: Stage, slots: Stage | None, batch: Expr, token: Expr) -> Expr:
         """See the protocol."""
         if slots is None:
             return batch * (x.shape[0] // self.batch) + token

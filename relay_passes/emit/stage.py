@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from tvm import te, tirx
 
 from ..errors import LoweringError
 from ..spec.arithmetic import Arithmetic
 from ..spec.values import Ranged, ranged
+
+Expr: TypeAlias = tirx.Expr
+"""An expression of TIR."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Stage:
         """Storage type."""
         return str(self.tensor.dtype)
 
-    def __getitem__(self, index: Any) -> Ranged:
+    def __getitem__(self, index: Expr | int | tuple[Expr | int, ...]) -> Ranged:
         """Read one entry as a value of the specification.
 
         A known number is read as itself. Inlined, it would stand in expressions that were traced
@@ -58,12 +61,12 @@ class Stage:
         index = index if isinstance(index, tuple) else (index,)
         return self.value(self.low, self.high, self.tensor(*index))
 
-    def value(self, low: int, high: int, expr: tirx.Expr) -> Ranged:
+    def value(self, low: int, high: int, expr: Expr) -> Ranged:
         """A value that is computed of entries without the specification."""
         return Ranged(low, high, expr, arithmetic=self.arithmetic)
 
 
-def expression(value: Ranged, dtype: str) -> tirx.Expr:
+def expression(value: Ranged, dtype: str) -> Expr:
     """TIR expression of a traced value, in the given type.
 
     A value without one is a known number, for example a bound that a clamp proved.

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from .binding import Scope
+from .binding import Scope, Traced
 
 
 @dataclass
@@ -46,52 +46,52 @@ class Arithmetic:
         finally:
             self.scope = outer
 
-    def add(self, x: Any, number: int) -> Any:
+    def add(self, x: Traced, number: int) -> Traced | None:
         """``x + number``."""
 
-    def subtract(self, x: Any, y: Any) -> Any:
+    def subtract(self, x: Traced, y: Traced) -> Traced | None:
         """``x - y``."""
 
-    def subtract_from(self, number: int, x: Any) -> Any:
+    def subtract_from(self, number: int, x: Traced) -> Traced | None:
         """``number - x``."""
 
-    def multiply(self, x: Any, y: Any) -> Any:
+    def multiply(self, x: Traced, y: Traced) -> Traced | None:
         """``x * y``."""
 
-    def shift_right(self, x: Any, bits: int) -> Any:
+    def shift_right(self, x: Traced, bits: int) -> Traced | None:
         """``x >> bits``."""
 
-    def shift_right_by(self, x: Any, amount: Any) -> Any:
+    def shift_right_by(self, x: Traced, amount: Traced) -> Traced | None:
         """``x >> amount`` of an amount that is computed."""
 
-    def shift_left(self, x: Any, bits: int) -> Any:
+    def shift_left(self, x: Traced, bits: int) -> Traced | None:
         """``x << bits``."""
 
-    def minimum(self, x: Any, bound: int) -> Any:
+    def minimum(self, x: Traced, bound: int) -> Traced | None:
         """``min(x, bound)``."""
 
-    def maximum(self, x: Any, bound: int) -> Any:
+    def maximum(self, x: Traced, bound: int) -> Traced | None:
         """``max(x, bound)``."""
 
-    def cut(self, x: Any, least: int, most: int) -> Any:
+    def cut(self, x: Traced, least: int, most: int) -> Traced | None:
         """Minimum with some bound from `least` to `most`."""
 
-    def absolute(self, x: Any) -> Any:
+    def absolute(self, x: Traced) -> Traced | None:
         """``|x|``."""
 
-    def q15_product(self, x: Any, y: Any) -> Any:
+    def q15_product(self, x: Traced, y: Traced) -> Traced | None:
         """``(x y + 2^14) >> 15`` of values of 16 bits."""
 
-    def square_root(self, x: Any) -> Any:
+    def square_root(self, x: Traced) -> Traced | None:
         """``floor(sqrt(x))`` of a value of up to 62 bits that is not negative."""
 
-    def floor_log2(self, x: Any) -> Any:
+    def floor_log2(self, x: Traced) -> Traced | None:
         """``floor(log2 x)`` of a positive value of 32 bits."""
 
-    def normalised_reciprocal(self, x: Any) -> Any:
+    def normalised_reciprocal(self, x: Traced) -> Traced | None:
         """``floor(2^(15 + b) / x)``, b the logarithm of a positive value of 32 bits, floored."""
 
-    def bind(self, x: Any, bind: Callable[[Any], Any]) -> Any:
+    def bind(self, x: Traced, bind: Callable[[Traced], Traced]) -> Traced | None:
         """What to use in the place of `x`, some of it bound to a variable."""
 
 
@@ -100,7 +100,7 @@ ANY = Arithmetic()
 """Of what is the same in every arithmetic: constants, and intervals without an expression."""
 
 
-def shared(*values: Any) -> Arithmetic:
+def shared(*values: Traced) -> Arithmetic:
     """The arithmetic of values that are combined.
 
     Raises

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from tvm import sym, tirx
+
+Value: TypeAlias = Any
+"""A NumPy int64 array, a Python int, or a `Traced`."""
+Truth: TypeAlias = Any
+"""A NumPy array of bool, a bool, or a `ibert_tvm.relay_passes.spec.ranged.Condition`."""
+Traced: TypeAlias = Any
+"""A `ibert_tvm.relay_passes.spec.ranged.Ranged`, whose module imports this one."""
 
 
-def tirx_module() -> Any:
+def tirx_module() -> ModuleType:
     """Import TIR late: interval analysis and NumPy evaluation do not need it."""
     from tvm import tirx
 
@@ -16,10 +27,10 @@ class Scope:
     """Let-bindings collected while a specification function is traced with expressions."""
 
     def __init__(self) -> None:
-        self._bindings: list[tuple[Any, Any]] = []
-        self._analyzer: Any = None
+        self._bindings: list[tuple[tirx.Var, tirx.Expr]] = []
+        self._analyzer: sym.Analyzer | None = None
 
-    def bind(self, value: Any) -> Any:
+    def bind(self, value: Traced) -> Traced:
         """Give an expression that is used several times a variable of its own."""
         var = tirx_module().Var(f"t{len(self._bindings)}", value.dtype)
         self._bindings.append((var, value.expr))
@@ -27,13 +38,13 @@ class Scope:
             _add(self._analyzer, var, value.expr)
         return value.with_expr(var)
 
-    def lower_bound(self, expr: Any) -> int:
+    def lower_bound(self, expr: tirx.Expr) -> int:
         """What TVM proves an expression to be at least."""
         if self._analyzer is None:
             self._analyzer = _analyzer(self._bindings)
         return int(self._analyzer.const_int_bound(expr).min_value)
 
-    def close(self, value: Any) -> Any:
+    def close(self, value: Traced) -> Traced:
         """Wrap the result of the traced function in all bindings made so far."""
         bindings, self._bindings = self._bindings, []
         if value.expr is None:  # a constant, whatever was bound on the way to it
@@ -44,7 +55,7 @@ class Scope:
         return value.with_expr(expr)
 
 
-def _analyzer(bindings: list[tuple[Any, Any]]) -> Any:
+def _analyzer(bindings: list[tuple[tirx.Var, tirx.Expr]]) -> sym.Analyzer:
     from tvm import sym
 
     analyzer = sym.Analyzer()
@@ -53,12 +64,12 @@ def _analyzer(bindings: list[tuple[Any, Any]]) -> Any:
     return analyzer
 
 
-def _add(analyzer: Any, var: Any, bound: Any) -> None:
+def _add(analyzer: sym.Analyzer, var: tirx.Var, bound: tirx.Expr) -> None:
     """Tell bounds alone; `Analyzer.bind` simplifies as well, which fails on elements of tensors."""
     analyzer.update(var, analyzer.const_int_bound(bound))
 
 
-def bind(value: Any) -> Any:
+def bind(value: Value) -> Value:
     """Mark a value that is used more than once.
 
     Without it, the expression of such a value is duplicated at each use, and grows exponentially
@@ -74,7 +85,7 @@ def bind(value: Any) -> Any:
     return value.arithmetic.scope.bind(value) if bound is None else bound
 
 
-def bind_amount(value: Any) -> Any:
+def bind_amount(value: Traced) -> Traced:
     """Bind what something is shifted by, written so that TVM proves it not to be negative.
 
     TVM's analysis of bounds takes ``x >> n`` for nearly 0 where it knows n to be above some

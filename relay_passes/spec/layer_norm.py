@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -242,7 +242,16 @@ def square(d: Value) -> Value:
     return d * d
 
 
-def radicand(total: Value, constants: Any) -> Value:
+class _Radicand(Protocol):
+    """Constants of the radicand."""
+
+    @property
+    def epsilon(self) -> int: ...
+    @property
+    def root_fraction_bits(self) -> int: ...
+
+
+def radicand(total: Value, constants: _Radicand) -> Value:
     """``(V + E) 4^root_fraction_bits``, by the constants of this form or of the short one."""
     return (total + constants.epsilon) << (2 * constants.root_fraction_bits)
 

@@ -10,8 +10,6 @@ as `KernelLayout.functions` says: elsewhere their arithmetic is traced.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, tirx
 from tvm.ir import register_op_attr
 
@@ -35,53 +33,53 @@ NORMALISED_RECIPROCAL = "tirx.ibert_normalised_reciprocal"
 """``floor(2^(15 + b) / n)``, int32, of an int32 n > 0 with b = floor(log2 n): 2^14 to 2^15."""
 
 
-def multiply_add(a: Any, b: Any, c: Any) -> Any:
+def multiply_add(a: tirx.Expr, b: tirx.Expr, c: tirx.Expr) -> tirx.Expr:
     """Call the operator on three int32 expressions."""
     return tirx.call_intrin("int32", MULTIPLY_ADD, a, b, c)
 
 
-def saturate(x: Any, bits: int) -> Any:
+def saturate(x: tirx.Expr, bits: int) -> tirx.Expr:
     """Call the operator on an int32 expression."""
     return tirx.call_intrin("int32", SATURATE, x, tirx.const(bits, "int32"))
 
 
-def square_root(n: Any) -> Any:
+def square_root(n: tirx.Expr) -> tirx.Expr:
     """Call the operator on an int64 expression."""
     return tirx.call_intrin("int32", SQUARE_ROOT, n)
 
 
-def floor_log2(n: Any) -> Any:
+def floor_log2(n: tirx.Expr) -> tirx.Expr:
     """Call the operator on an int32 expression."""
     return tirx.call_intrin("int32", FLOOR_LOG2, n)
 
 
-def normalised_reciprocal(n: Any) -> Any:
+def normalised_reciprocal(n: tirx.Expr) -> tirx.Expr:
     """Call the operator on an int32 expression."""
     return tirx.call_intrin("int32", NORMALISED_RECIPROCAL, n)
 
 
-def q15_product(a: Any, b: Any) -> Any:
+def q15_product(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
     """Call the operator on two int16 expressions."""
     return tirx.call_intrin("int16", Q15_MULTIPLY, a, b)
 
 
-def q15_arithmetic(a: Any, b: Any) -> Any:
+def q15_arithmetic(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
     """Spell the definition in 32-bit arithmetic, for any number of lanes."""
     lanes = str(a.ty).removeprefix("int16")
     wide = f"int32{lanes}"
     return ((a.astype(wide) * b.astype(wide) + (1 << 14)) >> 15).astype(f"int16{lanes}")
 
 
-def _lower(call: ir.Call) -> Any:
+def _lower(call: ir.Call) -> tirx.Expr:
     return q15_arithmetic(*call.args)
 
 
-def _lower_multiply_add(call: ir.Call) -> Any:
+def _lower_multiply_add(call: ir.Call) -> tirx.Expr:
     a, b, c = call.args
     return a * b + c
 
 
-def _lower_saturate(call: ir.Call) -> Any:
+def _lower_saturate(call: ir.Call) -> tirx.Expr:
     x, bits = call.args
     half = 1 << (int(bits) - 1)
     return tirx.min(tirx.max(x, tirx.const(-half, "int32")), tirx.const(half - 1, "int32"))

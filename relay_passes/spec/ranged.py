@@ -7,17 +7,17 @@ module has the type, its operators, and how an operation gets its width and its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import RangeError
 from .arithmetic import ANY, VECTORS, Arithmetic, shared
-from .binding import bind_amount, tirx_module
+from .binding import Value, bind_amount, tirx_module
 from .widths import AUDIT, INT16, INT32, INT64, bits_of, fits
 
-Value: TypeAlias = Any
-"""A NumPy int64 array, a Python int, or a `Ranged`."""
+if TYPE_CHECKING:
+    from tvm import tirx
 
 
 class Ranged:
@@ -54,7 +54,7 @@ class Ranged:
         self,
         low: int,
         high: int,
-        expr: Any = None,
+        expr: tirx.Expr | None = None,
         is_short: bool = False,
         arithmetic: Arithmetic = VECTORS,
     ) -> None:
@@ -65,21 +65,21 @@ class Ranged:
         if not fits(self.low, self.high, INT64):
             raise _overflow("a value", self.low, self.high)
         self.dtype = "int32" if fits(self.low, self.high, INT32) else "int64"
-        self.form: Any = None
+        self.form: object = None
         self.arithmetic = ANY if expr is None else arithmetic
         if is_short and self.arithmetic.keeps_short:
             self.dtype = "int16"
         watch = AUDIT.get()
         if watch is not None:
             watch.bits = max(watch.bits, bits_of(self.low, self.high))
-        self.expr: Any = None if expr is None else _cast(expr, self.dtype)
+        self.expr: tirx.Expr = None if expr is None else _cast(expr, self.dtype)
 
     @property
     def is_short(self) -> bool:
         """Whether the expression is int16."""
         return self.dtype == "int16"
 
-    def with_expr(self, expr: Any) -> Ranged:
+    def with_expr(self, expr: tirx.Expr) -> Ranged:
         """The same value, written as another expression."""
         return Ranged(self.low, self.high, expr, self.is_short, self.arithmetic)
 
@@ -196,7 +196,7 @@ class Condition:
     __slots__ = ("arithmetic", "expr")
     __array_ufunc__ = None
 
-    def __init__(self, expr: Any = None, arithmetic: Arithmetic = VECTORS) -> None:
+    def __init__(self, expr: tirx.Expr | None = None, arithmetic: Arithmetic = VECTORS) -> None:
         self.expr = expr
         self.arithmetic = ANY if expr is None else arithmetic
 
@@ -252,7 +252,7 @@ def _overflow(what: str, low: int, high: int) -> RangeError:
     )
 
 
-def _cast(expr: Any, dtype: str) -> Any:
+def _cast(expr: tirx.Expr, dtype: str) -> tirx.Expr:
     if not hasattr(expr, "ty"):  # an element of a TE tensor
         expr = expr.asobject()
     if str(expr.ty) == dtype:
@@ -260,14 +260,14 @@ def _cast(expr: Any, dtype: str) -> Any:
     return expr.astype(dtype)
 
 
-def expr_in(value: Ranged, dtype: str) -> Any:
+def expr_in(value: Ranged, dtype: str) -> tirx.Expr | None:
     """Return the expression of `value` in the given width, or None."""
     if isinstance(value, Constant):
         return tirx_module().const(value.low, dtype)
     return None if value.expr is None else _cast(value.expr, dtype)
 
 
-def exprs_in(a: Ranged, b: Ranged, dtype: str) -> tuple[Any, Any] | None:
+def exprs_in(a: Ranged, b: Ranged, dtype: str) -> tuple[tirx.Expr, tirx.Expr] | None:
     """Return the expressions of two values in one width; None where one is an interval only."""
     if any(value.expr is None and not isinstance(value, Constant) for value in (a, b)):
         return None
@@ -319,7 +319,7 @@ def combined(
     what: str,
     low: int,
     high: int,
-    build: Callable[[Any, Any], Any],
+    build: Callable[[tirx.Expr, tirx.Expr], tirx.Expr],
     a: Ranged,
     b: Ranged,
     shift: Ranged | None = None,

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from .arithmetic import Arithmetic
 from .q15 import (
@@ -36,6 +36,9 @@ from .q15 import (
 )
 from .ranged import Constant, Ranged
 from .widths import INT16, INT32
+
+if TYPE_CHECKING:
+    from tvm import tirx
 
 _Q15 = 15
 
@@ -90,7 +93,7 @@ def _is_power_of_two(number: int) -> bool:
     return number > 0 and number & (number - 1) == 0
 
 
-def _constant(number: int) -> Any:
+def _constant(number: int) -> tirx.Expr:
     from tvm import tirx
 
     return tirx.const(number, "int32")
@@ -119,7 +122,7 @@ class Scalar(Arithmetic):
     functions: frozenset[str] = frozenset()
     keeps_short: ClassVar[bool] = False
 
-    def value(self, low: int, high: int, expr: Any, form: Any = None) -> Ranged:
+    def value(self, low: int, high: int, expr: tirx.Expr, form: object = None) -> Ranged:
         """A value of this arithmetic."""
         value = Ranged(low, high, expr, arithmetic=self)
         value.form = form

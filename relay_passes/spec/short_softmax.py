@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from ..errors import RangeError
 from .exponential import LOG2_E
 from .polynomial import check_scale
 from .values import (
+    Truth,
     Value,
     bind,
     cut,
@@ -163,7 +163,7 @@ def check_scores(low: int, high: int) -> None:
         )
 
 
-def key_offset(keep: Any) -> Value:
+def key_offset(keep: Truth) -> Value:
     """What is added to the scores of a key: 0 for a real token, `MASKED` for padding."""
     return select(keep, 0, MASKED)
 

@@ -17,12 +17,10 @@ A masked key has e = 0; a row whose keys are all masked has s = 0 and the output
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..errors import RangeError
 from .exponential import Exponential, exponential
 from .fixed_point import requantise_clamped
-from .values import Value, clamp, floor_divide, maximum, minimum, select
+from .values import Truth, Value, clamp, floor_divide, maximum, minimum, select
 
 MASKED_SCORE = -(2**30)
 """Score of a masked key: below every real one (|acc| <= D 2^14 < 2^30 for heads of D < 2^16)."""
@@ -57,7 +55,7 @@ def check_scores(low: int, high: int) -> None:
         )
 
 
-def masked_score(acc: Value, keep: Any) -> Value:
+def masked_score(acc: Value, keep: Truth) -> Value:
     """Score of a key in the search for the row's maximum.
 
     Parameters
@@ -75,7 +73,7 @@ def masked_score(acc: Value, keep: Any) -> Value:
     return select(keep, acc, MASKED_SCORE)
 
 
-def exp_of(acc: Value, row_max: Value, keep: Any, constants: Exponential) -> Value:
+def exp_of(acc: Value, row_max: Value, keep: Truth, constants: Exponential) -> Value:
     """Exponential of a score, relative to the row's maximum; 0 for a masked key.
 
     Parameters

@@ -25,18 +25,17 @@ domains, so where a width changes cannot be seen in the result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import RangeError
 from .arithmetic import Arithmetic, shared
-from .binding import bind, bind_amount, tirx_module
+from .binding import Truth, Value, bind, bind_amount, tirx_module
 from .ranged import (
     Condition,
     Constant,
     Ranged,
-    Value,
     combined,
     expr_in,
     exprs_in,
@@ -46,12 +45,15 @@ from .ranged import (
 )
 from .widths import INT16, INT32, fits
 
+if TYPE_CHECKING:
+    from tvm import tirx
+
 
 def trace(
     function: Callable[..., Value],
-    *arguments: Any,
+    *arguments: object,
     arithmetic: Arithmetic | None = None,
-    **keywords: Any,
+    **keywords: object,
 ) -> Ranged:
     """Call a specification function with `Ranged` arguments and close its let-bindings.
 
@@ -80,7 +82,7 @@ def trace(
         return result
 
 
-def _of(arithmetic: Arithmetic, x: Any) -> Any:
+def _of(arithmetic: Arithmetic, x: object) -> object:
     """The same value with another arithmetic."""
     if not isinstance(x, Ranged) or x.expr is None:
         return x
@@ -176,22 +178,22 @@ def _compare(name: str, a: Value, b: Value) -> Condition:
     return Condition(getattr(tirx_module(), name)(*sides), shared(x, y))
 
 
-def greater_equal(a: Value, b: Value) -> Any:
+def greater_equal(a: Value, b: Value) -> Truth:
     """``a >= b``: a NumPy boolean array or a `Condition`."""
     return _compare("GE", a, b) if is_ranged(a, b) else np.greater_equal(a, b)
 
 
-def less(a: Value, b: Value) -> Any:
+def less(a: Value, b: Value) -> Truth:
     """``a < b``: a NumPy boolean array or a `Condition`."""
     return _compare("LT", a, b) if is_ranged(a, b) else np.less(a, b)
 
 
-def not_equal(a: Value, b: Value) -> Any:
+def not_equal(a: Value, b: Value) -> Truth:
     """``a != b``: a NumPy boolean array or a `Condition`."""
     return _compare("NE", a, b) if is_ranged(a, b) else np.not_equal(a, b)
 
 
-def indicator(condition: Any) -> Value:
+def indicator(condition: Truth) -> Value:
     """1 where a condition holds, else 0."""
     if not isinstance(condition, Condition):
         return np.where(condition, 1, 0)
@@ -199,7 +201,7 @@ def indicator(condition: Any) -> Value:
     return Ranged(0, 1, expr, arithmetic=condition.arithmetic)
 
 
-def select(condition: Any, yes: Value, no: Value) -> Value:
+def select(condition: Truth, yes: Value, no: Value) -> Value:
     """Choose elementwise; both branches are evaluated, so both must be defined everywhere."""
     if not is_ranged(condition, yes, no):
         return np.where(condition, yes, no)
@@ -208,7 +210,7 @@ def select(condition: Any, yes: Value, no: Value) -> Value:
     if isinstance(condition, Condition):
         test, arithmetic = condition.expr, shared(a, b, condition)
 
-    def build(x: Any, y: Any) -> Any:
+    def build(x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
         return None if test is None else tirx_module().Select(test, x, y)
 
     if isinstance(a, Constant) and isinstance(b, Constant):
@@ -233,7 +235,7 @@ def floor_divide(a: Value, b: Value) -> Value:
     # Of non-negative numbers truncation is the floor, and costs no correction of the sign.
     divide = "truncdiv" if x.low >= 0 else "floordiv"
 
-    def build(p: Any, q: Any) -> Any:
+    def build(p: tirx.Expr, q: tirx.Expr) -> tirx.Expr:
         return getattr(tirx_module(), divide)(p, q)
 
     return combined("quotient", min(corners), max(corners), build, x, y)
