@@ -12,10 +12,11 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from ibert_tvm.frontend import CanonicalModel, load
-from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls, check_canonical
+from ibert_tvm.relay_passes.canonical import check_canonical
 from ibert_tvm.relay_passes.dialect.calls import record_of
 from tests.examples import examples
 from tests.frontend.architectures import CONFIGS, USABLE_LENGTH, make
+from tests.frontend.imports import calls_of, op_of, run, verified
 
 HEADS = [
     "none",
@@ -103,8 +104,7 @@ def test_architecture_and_head(architecture, head):
     check_canonical(loaded.module)
     batch = padded_batch(model)
     assert tuple(batch) == loaded.info.inputs
-    executable = FloatModel(loaded.module, loaded.parameters)
-    (output,) = executable.run(batch).outputs
+    output = run(loaded, batch)
     assert output.shape == SHAPES[head]
     np.testing.assert_allclose(output, torch_output(model, head, batch), atol=1e-4)
 
@@ -117,12 +117,11 @@ def test_architecture_and_head(architecture, head):
     assert info.pad_token_id == (model.config.pad_token_id or 0)
     labels = {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
     assert info.id2label == (labels if head.endswith("_classification") else {})
-    names = [str(call.attrs["name"]) for _, call in canonical_calls(loaded.module)]
-    assert [o.value for o in info.outputs] == [names[-1]]
+    assert [o.value for o in info.outputs] == [names_of(loaded)[-1]]
 
 
 def names_of(loaded: CanonicalModel) -> list[str]:
-    return [str(call.attrs["name"]) for _, call in canonical_calls(loaded.module)]
+    return [str(call.attrs["name"]) for call in calls_of(loaded)]
 
 
 @pytest.mark.slow
@@ -169,16 +168,16 @@ def test_roberta_s_only_token_type_is_folded():
 
 
 ACTIVATIONS = {
-    "gelu": ("canonical.gelu", {"form": "erf"}),
-    "gelu_python": ("canonical.gelu", {"form": "erf"}),
-    "gelu_new": ("canonical.gelu", {"form": "tanh"}),
-    "gelu_fast": ("canonical.gelu", {"form": "tanh"}),
-    "gelu_pytorch_tanh": ("canonical.gelu", {"form": "tanh"}),
-    "relu": ("canonical.relu", {}),
-    "silu": ("canonical.silu", {"beta": 1.0}),
-    "swish": ("canonical.silu", {"beta": 1.0}),
-    "quick_gelu": ("canonical.silu", {"beta": 1.702}),
-    "sigmoid": ("canonical.sigmoid", {}),
+    "gelu": ("gelu", {"form": "erf"}),
+    "gelu_python": ("gelu", {"form": "erf"}),
+    "gelu_new": ("gelu", {"form": "tanh"}),
+    "gelu_fast": ("gelu", {"form": "tanh"}),
+    "gelu_pytorch_tanh": ("gelu", {"form": "tanh"}),
+    "relu": ("relu", {}),
+    "silu": ("silu", {"beta": 1.0}),
+    "swish": ("silu", {"beta": 1.0}),
+    "quick_gelu": ("silu", {"beta": 1.702}),
+    "sigmoid": ("sigmoid", {}),
 }
 
 
@@ -202,9 +201,9 @@ class Activated(nn.Module):
 def test_activations_by_their_transformers_names():
     loaded = load(Activated(), inputs=("input_ids",), verify=False)
     found = [
-        (call.op.name, {k: v for k, v in record_of(call).to_dict().items() if k != "name"})
-        for _, call in canonical_calls(loaded.module)
-        if call.op.name not in ("canonical.embedding", "canonical.linear")
+        (op_of(call), {k: v for k, v in record_of(call).to_dict().items() if k != "name"})
+        for call in calls_of(loaded)
+        if op_of(call) not in ("embedding", "linear")
     ]
     assert found == list(ACTIVATIONS.values())
 
@@ -213,7 +212,6 @@ def test_activations_by_their_transformers_names():
 def test_the_same_model_at_every_length():
     """One symbolic module: each length, and padding up to it, gives the same first row."""
     model, loaded = made_and_loaded("distilbert", "token_classification")
-    executable = FloatModel(loaded.module, loaded.parameters)
     row = padded_batch(model, 40)["input_ids"][:1]
     reference = None
     for length in (5, 17, 40):
@@ -221,16 +219,14 @@ def test_the_same_model_at_every_length():
         mask[0, :5] = 1
         mask[1] = 1
         ids = np.concatenate([row[:, :length]] * 2)
-        output = executable.run({"input_ids": ids, "attention_mask": mask}).outputs[0][0, :5]
+        output = run(loaded, {"input_ids": ids, "attention_mask": mask})[0, :5]
         if reference is None:
             reference = output.copy()
         np.testing.assert_allclose(output, reference, atol=1e-5)
 
 
 def test_verification_compares_two_shapes_with_the_source():
-    loaded = load(make("bert", num_hidden_layers=1))
-    assert loaded.verified_error is not None
-    assert loaded.verified_error < 1e-5
+    verified(make("bert", num_hidden_layers=1))
 
 
 def test_verification_catches_a_wrong_import(monkeypatch):

@@ -9,7 +9,8 @@ from tvm.relax import op
 
 from ibert_tvm.frontend.canonicalise import canonicalise
 from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls, value_name
+from ibert_tvm.relay_passes.canonical import FloatModel, value_name
+from tests.frontend.imports import calls_of, op_of
 from tests.frontend.relax_models import (
     BATCH,
     CHANNELS,
@@ -31,9 +32,7 @@ def f32(value: float) -> relax.Expr:
 def check(body, expected: list[tuple[str, str]], inputs=("input_ids", "attention_mask")):
     """Canonicalise, compare (operator, name) of every value, and the outputs with the source's."""
     result = canonical_of(body, inputs)
-    calls = [call for _, call in canonical_calls(result.module)]
-    found = [(call.op.name.removeprefix("canonical."), value_name(call)) for call in calls]
-    assert found == expected
+    assert [(op_of(call), value_name(call)) for call in calls_of(result)] == expected
     batch = {name: padded_batch().get(name, padded_batch()["input_ids"]) for name in inputs}
     outputs = FloatModel(result.module, result.parameters).run(batch).outputs
     for have, want in zip(outputs, run_source(body, batch, inputs), strict=True):
@@ -156,7 +155,7 @@ def test_activations(activation, name, attribute):
         return activation(s, s.linear(s.words(), "up", 20))
 
     result = check(body, [("embedding", "words"), ("linear", "up"), (name, f"up.{name}")])
-    call = [call for _, call in canonical_calls(result.module)][-1]
+    call = calls_of(result)[-1]
     if isinstance(attribute, float):
         assert float(call.attrs["beta"]) == attribute
     elif attribute is not None:
@@ -287,7 +286,7 @@ def test_positions(body, attributes):
             ("add", "places.add"),
         ],
     )
-    call = next(c for _, c in canonical_calls(result.module) if "position" in c.op.name)
+    (call,) = calls_of(result, "position_ids")
     found = tuple(call.attrs[key] for key in ("kind", "offset", "padding_index"))
     assert (str(found[0]), int(found[1]), int(found[2])) == attributes
 

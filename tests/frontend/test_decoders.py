@@ -15,8 +15,9 @@ import transformers as hf
 
 import ibert_tvm as ibert
 from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
-from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.examples import examples
+from tests.frontend.imports import calls_of, ops
+from tests.snapshots import Messages
 
 pytestmark = pytest.mark.slow
 
@@ -65,10 +66,6 @@ def load(module: Any) -> CanonicalModel:
     return ibert.load(module.eval(), head="none")
 
 
-def ops(model: CanonicalModel) -> list[str]:
-    return [item.op.removeprefix("canonical.") for item in model.report.matched]
-
-
 @pytest.mark.parametrize(
     "name", examples(MODELS, "gemma2", "gemma3", "llama", "qwen3", otherwise="record")
 )
@@ -77,7 +74,7 @@ def test_bodies_import(name: str) -> None:
     model = load(source)
     assert model.verified_error is not None
     assert ops(model).count("rotate") == 2
-    (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
+    (call,) = calls_of(model, "attention")
     q, k, v = (int(operand.ty.shape.values[-1]) for operand in call.args[:3])
     shared = source.config.num_key_value_heads
     assert shared * q == SMALL["num_attention_heads"] * k and k == v
@@ -87,17 +84,13 @@ def test_bodies_import(name: str) -> None:
 
 def test_what_gemma_has_besides() -> None:
     model = load(MODELS["embedding gemma"]())
-    (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
+    (call,) = calls_of(model, "attention")
     assert float(call.attrs["scale"]) == pytest.approx(24**-0.5)
     assert (int(call.attrs["before"]), int(call.attrs["after"])) == (4, 4)
     # Four of a layer, those of queries and keys, and the last.
     assert ops(model).count("rms_norm") == 7
 
 
-def test_neighbours_that_a_norm_weighs_are_not_reordered() -> None:
-    with pytest.raises(UnsupportedModelError) as caught:
+def test_neighbours_that_a_norm_weighs_are_not_reordered(messages: Messages) -> None:
+    with messages.raises(UnsupportedModelError):
         load(hf.CohereModel(hf.CohereConfig(**SMALL, use_qk_norm=True)))
-    assert caught.value.why == (
-        "neighbouring channels of layers.0.self_attn.q_norm are rotated as pairs, and only the "
-        "channels of a linear layer can be reordered for that"
-    )

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from ibert_tvm.frontend import UnsupportedModelError, load
-from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
+from ibert_tvm.relay_passes.canonical import FloatModel
 from ibert_tvm.relay_passes.dialect.calls import operands_of
+from tests.examples import examples
 from tests.frontend.disentangled import KINDS, POSITIONS, VOCABULARY, disentangled
+from tests.frontend.imports import calls_of, verified
 from tests.snapshots import Messages
 
 
@@ -27,12 +29,11 @@ def test_imported_models_compute_what_transformers_does(kind: str) -> None:
     module = disentangled(kind, position_biased_input=True)
     imported = load(module, head="none", verify=False)
     assert imported.info.max_sequence_length == POSITIONS
-    for _, call in canonical_calls(imported.module):
-        if call.op.name == "canonical.attention":
-            given = operands_of(call)
-            assert "key_positions" in given
-            assert ("query_positions" in given) == (kind != "of_queries")
-            assert [int(n) for n in given["key_positions"].ty.shape] == [2 * POSITIONS - 1, 32]
+    for call in calls_of(imported, "attention"):
+        given = operands_of(call)
+        assert "key_positions" in given
+        assert ("query_positions" in given) == (kind != "of_queries")
+        assert [int(n) for n in given["key_positions"].ty.shape] == [2 * POSITIONS - 1, 32]
     executable = FloatModel(imported.module, imported.parameters)
     for length in (7, POSITIONS):
         arrays = batch(length)
@@ -48,9 +49,8 @@ def test_imported_models_compute_what_transformers_does(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["buckets", "first"])
 def test_sequences_without_positions_are_followed_to_the_longest_compared(kind: str) -> None:
     """Most distances share the last bucket; the comparison with the source is part of importing."""
-    imported = load(disentangled(kind, position_biased_input=False), head="none")
+    imported = verified(disentangled(kind, position_biased_input=False), 1e-4, head="none")
     assert imported.info.max_sequence_length == 512
-    assert imported.verified_error is not None and imported.verified_error < 1e-4
 
 
 LONGEST = 20
@@ -90,13 +90,8 @@ class Other(torch.nn.Module):
 def test_terms_are_found_by_their_arithmetic() -> None:
     torch.manual_seed(2)
     module = Other().eval()
-    imported = load(module)
-    assert imported.verified_error is not None and imported.verified_error < 1e-5
-    (attention,) = (
-        call
-        for _, call in canonical_calls(imported.module)
-        if call.op.name == "canonical.attention"
-    )
+    imported = verified(module)
+    (attention,) = calls_of(imported, "attention")
     vectors = imported.parameters[str(operands_of(attention)["key_positions"].name)]
     # Columns for distances of 12 and more are all the last one.
     columns = np.arange(1 - LONGEST, LONGEST).clip(-12, 12) + 12
@@ -105,17 +100,9 @@ def test_terms_are_found_by_their_arithmetic() -> None:
     np.testing.assert_allclose(vectors * scale, expected.reshape(len(columns), 16), rtol=1e-6)
 
 
-def refusal(change: str) -> str:
-    with pytest.raises(UnsupportedModelError) as caught:
+@pytest.mark.parametrize("change", examples(["operand", "layout", "places"], "places"))
+def test_terms_of_other_tensors_or_by_more_than_the_distance_are_refused(
+    change: str, messages: Messages
+) -> None:
+    with messages.raises(UnsupportedModelError):
         load(Other(change).eval(), verify=False)
-    return str(caught.value)
-
-
-@pytest.mark.slow
-def test_terms_of_other_tensors_are_refused(messages: Messages) -> None:
-    messages.check(refusal("operand"))
-    messages.check(refusal("layout"))
-
-
-def test_terms_by_more_than_the_distance_are_refused(messages: Messages) -> None:
-    messages.check(refusal("places"))

@@ -11,9 +11,11 @@ from torch import nn
 from torch.nn import functional
 
 from ibert_tvm.frontend import UnsupportedModelError, load
-from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
+from ibert_tvm.relay_passes.canonical import FloatModel
 from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
 from tests.examples import examples
+from tests.frontend.imports import calls_of, run, verified
+from tests.frontend.onnx.exports import export
 from tests.frontend.test_modules import HEADS, VOCABULARY, WIDTH, Block
 
 LONGEST = 50
@@ -147,10 +149,6 @@ def check(module: nn.Module, model, lengths) -> None:
         np.testing.assert_allclose(output[tokens], expected[tokens], atol=1e-4, rtol=0)
 
 
-def attention_of(model):
-    return [c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "window", "bias"),
@@ -171,7 +169,7 @@ def test_a_window_or_bias_holds_at_every_length(kind, window, bias):
     torch.manual_seed(0)
     module = kind().eval()
     model = load(module)
-    (call,) = attention_of(model)
+    (call,) = calls_of(model, "attention")
     assert (int(call.attrs["before"]), int(call.attrs["after"])) == window
     assert [a.name for a in call.args[4:]] == ([bias] if bias else [])
     assert model.info.max_sequence_length == LONGEST
@@ -186,13 +184,12 @@ def test_causal_attention_that_takes_no_mask_gets_one():
     module = FusedCausal().eval()
     model = load(module)
     assert model.info.inputs == ("input_ids", "attention_mask")
-    assert [int(call.attrs["after"]) for call in attention_of(model)] == [0]
+    assert [int(call.attrs["after"]) for call in calls_of(model, "attention")] == [0]
     batch = padded(31)
     whole = {name: tensor[:1].numpy() for name, tensor in batch.items()}
     with torch.no_grad():
         expected = module(batch["input_ids"][:1]).numpy()
-    output = FloatModel(model.module, model.parameters).run(whole).outputs[0]
-    np.testing.assert_allclose(output, expected, atol=1e-4)
+    np.testing.assert_allclose(run(model, whole), expected, atol=1e-4)
 
 
 @pytest.mark.slow
@@ -226,13 +223,12 @@ def mpnet(layers: int = 2):
 @pytest.mark.slow
 def test_mpnet():
     module = mpnet()
-    model = load(module)
-    calls = attention_of(model)
+    model = verified(module, 1e-4)
+    calls = calls_of(model, "attention")
     name = "encoder.relative_attention_bias.weight"
     assert [call.args[4].name for call in calls] == [name, name]
     assert (model.info.architecture, model.info.max_sequence_length) == ("mpnet", 200)
     assert model.parameters[name].shape == (4, 399)
-    assert model.verified_error < 1e-4
     check(module, model, (9, 70, 200))  # one bucket from a distance of 128 on
 
 
@@ -241,20 +237,10 @@ def test_mpnet():
 def test_the_same_from_onnx(kind, tmp_path):
     torch.manual_seed(0)
     module = kind().eval()
-    file, names = tmp_path / "model.onnx", ["input_ids", "attention_mask"]
-    axes = {name: {0: "batch", 1: "tokens"} for name in names}
-    torch.onnx.export(
-        module,
-        tuple(torch.ones(2, 13, dtype=torch.int64) for _ in names),
-        str(file),
-        input_names=names,
-        output_names=["last_hidden_state"],
-        opset_version=17,
-        dynamo=False,
-        dynamic_axes=axes,
-    )
+    file = tmp_path / "model.onnx"
+    export(module, file, ["input_ids", "attention_mask"], dynamo=False, opset=17)
     model, same = load(file), load(module)
-    (call,), (other,) = attention_of(model), attention_of(same)
+    (call,), (other,) = calls_of(model, "attention"), calls_of(same, "attention")
     assert [int(call.attrs[n]) for n in WINDOW] == [int(other.attrs[n]) for n in WINDOW]
     for a, b in zip(call.args[4:], other.args[4:], strict=True):
         np.testing.assert_array_equal(model.parameters[a.name], same.parameters[b.name])

@@ -6,9 +6,9 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
-from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.examples import examples
 from tests.frontend.grouped_modules import HOW, grouped
+from tests.frontend.imports import calls_of
 from tests.snapshots import Messages
 
 
@@ -16,8 +16,7 @@ def widths_of(model: CanonicalModel) -> list[tuple[int, ...]]:
     """Channels of queries, keys and values, and heads of queries, of every attention."""
     return [
         (*(int(x.ty.shape.values[-1]) for x in call.args[:3]), int(call.attrs["num_heads"]))
-        for _, call in canonical_calls(model.module)
-        if call.op.name == "canonical.attention"
+        for call in calls_of(model, "attention")
     ]
 
 
@@ -45,8 +44,7 @@ def test_repeated_queries_are_refused(messages: Messages) -> None:
 
 @pytest.mark.slow
 def test_capped_scores() -> None:
-    model = ibert.load(grouped("capped"))
-    (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
+    (call,) = calls_of(ibert.load(grouped("capped")), "attention")
     assert (float(call.attrs["cap"]), float(call.attrs["scale"])) == (5.0, 1.0)
 
 

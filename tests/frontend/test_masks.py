@@ -8,8 +8,8 @@ from tvm import relax
 from tvm.relax import op
 
 from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
 from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
+from tests.frontend.imports import calls_of, ops, run
 from tests.frontend.relax_models import (
     BATCH,
     CHANNELS,
@@ -105,15 +105,8 @@ def attention(mask):
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=lambda f: f.__name__)
 def test_every_spelling_is_the_plain_mask(spelling):
     result = canonical_of(attention(spelling))
-    calls = [call for _, call in canonical_calls(result.module)]
-    assert [call.op.name for call in calls] == [
-        "canonical.embedding",
-        "canonical.linear",
-        "canonical.linear",
-        "canonical.linear",
-        "canonical.attention",
-    ]
-    last = calls[-1]
+    assert ops(result) == ["embedding", *["linear"] * 3, "attention"]
+    last = calls_of(result)[-1]
     assert last.args[3].name == "attention_mask"
     assert (int(last.attrs["num_heads"]), float(last.attrs["scale"])) == (HEADS, 0.25)
     assert str(last.attrs["name"]) == "self"
@@ -128,8 +121,7 @@ def test_the_canonical_module_computes_the_same(spelling):
     body = attention(spelling)
     batch = padded_batch()
     result = canonical_of(body)
-    output = FloatModel(result.module, result.parameters).run(batch).outputs[0]
-    np.testing.assert_allclose(output, run_source(body, batch)[0], atol=2e-6)
+    np.testing.assert_allclose(run(result, batch), run_source(body, batch)[0], atol=2e-6)
 
 
 def causal(s: Source, x: relax.Expr) -> relax.Expr:
@@ -199,7 +191,7 @@ DISTANCES = np.arange(1 - LENGTH, LENGTH)
 def test_windows_and_biases_by_distance(spelling, window):
     body = attention(spelling)
     result = canonical_of(body)
-    call = [call for _, call in canonical_calls(result.module)][-1]
+    call = calls_of(result)[-1]
     assert (int(call.attrs["before"]), int(call.attrs["after"])) == window
     assert result.mask == call.args[3].name == "attention_mask"
     biases = {"by_bucket": "buckets.weight", "slopes": "bias_by_distance"}
@@ -207,7 +199,7 @@ def test_windows_and_biases_by_distance(spelling, window):
         name for key, name in biases.items() if key == spelling.__name__
     ]
     batch = padded_batch()
-    output = FloatModel(result.module, result.parameters).run(batch).outputs[0]
+    output = run(result, batch)
     tokens = batch["attention_mask"] != 0
     expected = run_source(body, batch)[0]
     np.testing.assert_allclose(output[tokens], expected[tokens], atol=2e-6)
@@ -293,9 +285,8 @@ def test_no_constant_depends_on_the_probe_shape():
     ids = random.integers(0, 17, (3, 31))
     mask = np.ones_like(ids)
     mask[2, 9:] = 0
-    executable = FloatModel(result.module, result.parameters)
-    padded = executable.run({"input_ids": ids, "attention_mask": mask}).outputs[0][2:, :9]
-    short = executable.run({"input_ids": ids[2:, :9], "attention_mask": mask[2:, :9]}).outputs[0]
+    padded = run(result, {"input_ids": ids, "attention_mask": mask})[2:, :9]
+    short = run(result, {"input_ids": ids[2:, :9], "attention_mask": mask[2:, :9]})
     np.testing.assert_allclose(padded, short, atol=2e-6)
     assert all(13 not in array.shape for array in result.parameters.values())
     assert result.parameters["words.weight"].shape == (17, CHANNELS)

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn import functional
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
-from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
 from tests.examples import examples
 from tests.frontend.architectures import make
 from tests.frontend.gated_modules import gated
+from tests.frontend.imports import calls_of, ops, run, verified
 
 VOCABULARY, WIDTH, HEADS = 37, 24, 3
 
@@ -105,10 +105,8 @@ class Encoder(nn.Module):
 def test_modules_agree_with_torch(kind, layers, longest):
     torch.manual_seed(0)
     module = kind()
-    loaded = load(module)  # verifies at two shapes, padded
+    loaded = verified(module)  # at two shapes, padded
     assert module.training
-    assert loaded.verified_error is not None
-    assert loaded.verified_error <= 1e-5
     info = loaded.info
     assert (info.architecture, info.head, info.num_layers) == (kind.__name__, "none", layers)
     assert (info.vocab_size, info.max_sequence_length) == (VOCABULARY, longest)
@@ -133,12 +131,7 @@ def test_modules_agree_with_torch(kind, layers, longest):
     ),
 )
 def test_gated_layers_agree_with_torch(activation, norms, fused):
-    loaded = load(gated(activation, norms, fused))
-    assert loaded.verified_error is not None
-    assert loaded.verified_error <= 1e-5
-    kinds = [
-        str(call.op.name).removeprefix("canonical.") for _, call in canonical_calls(loaded.module)
-    ]
+    kinds = ops(verified(gated(activation, norms, fused)))
     assert kinds.count("layer_norm" if norms == "no bias" else "rms_norm") == 3
     last = kinds.index("multiply")
     assert kinds[last - 3 : last + 2] == ["linear", activation, "linear", "multiply", "linear"]
@@ -281,8 +274,7 @@ def tiny_bert(name):
     ),
 )
 def test_logits_of_pretraining_are_those_of_a_head_without_labels(name, head, kind):
-    loaded = load(tiny_bert(name))
-    assert loaded.verified_error is not None and loaded.verified_error < 1e-5
+    loaded = verified(tiny_bert(name))
     assert (loaded.info.head, loaded.info.outputs[0].kind) == (head, kind)
     assert loaded.info.id2label == {}
 
@@ -347,8 +339,7 @@ def test_the_class_decides_the_head():
 def test_the_encoder_of_a_classifier_can_be_taken():
     model = make("bert", "sequence_classification", num_hidden_layers=1)
     loaded = load(model, head="none", verify=False)
-    names = [str(call.attrs["name"]) for _, call in canonical_calls(loaded.module)]
-    assert names[-1] == "encoder.layer.0.output.LayerNorm"
+    assert str(calls_of(loaded)[-1].attrs["name"]) == "encoder.layer.0.output.LayerNorm"
 
 
 def test_loading_leaves_the_model_as_it_was():
@@ -405,6 +396,6 @@ def test_esm_for_texts_without_masks():
     imported = load(model, head="none")
     assert imported.info.vocab_size == 32
     inputs = {"input_ids": ids.numpy(), "attention_mask": mask.numpy()}
-    (found,) = FloatModel(imported.module, imported.parameters).run(inputs).outputs
+    found = run(imported, inputs)
     real = mask.numpy() != 0
     np.testing.assert_allclose(found[real], expected.numpy()[real], atol=1e-5)

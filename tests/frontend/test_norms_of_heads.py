@@ -8,9 +8,9 @@ import torch
 
 import ibert_tvm as ibert
 from ibert_tvm.frontend import UnsupportedModelError
-from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.examples import examples
 from tests.frontend.grouped_modules import HEAD, HEADS, NORMS, WIDTH, Grouped, grouped
+from tests.frontend.imports import calls_of
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,7 @@ def test_norms_of_queries_and_keys(norms: str) -> None:
     module = grouped("gqa", norms=norms)
     model = ibert.load(module)
     kind = "layer_norm" if "layer norm" in norms else "rms_norm"
-    found = [c for _, c in canonical_calls(model.module) if c.op.name == f"canonical.{kind}"]
-    q, k = found[:2]
+    q, k = calls_of(model, kind)[:2]
     rows = (HEADS, 2) if "own" in norms else (1, 1)
     for call, heads, source in ((q, rows[0], module.norms[0]), (k, rows[1], module.norms[1])):
         gamma = model.parameters[str(call.args[1].name)]
@@ -50,8 +49,7 @@ def test_norms_over_the_channels_of_all_heads(kind: type[torch.nn.Module]) -> No
     model = ibert.load(AllChannels(kind).eval())
     shapes = [
         [int(size) for size in call.args[1].ty.shape.values]
-        for _, call in canonical_calls(model.module)
-        if "norm" in call.op.name
+        for call in calls_of(model, "layer_norm", "rms_norm")
     ]
     assert shapes == [[HEADS * HEAD], [2 * HEAD], [WIDTH]]
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError, load
-from ibert_tvm.relay_passes.canonical import FloatModel, canonical_calls
 from tests.examples import examples
+from tests.frontend.imports import calls_of, ops, run, verified
 from tests.frontend.token_modules import (
     PLANES,
     SIDE,
@@ -25,10 +25,6 @@ from tests.frontend.token_modules import (
 from tests.snapshots import Messages
 
 Hidden = torch.Tensor
-
-
-def ops(model: CanonicalModel) -> list[str]:
-    return [str(c.op.name).removeprefix("canonical.") for _, c in canonical_calls(model.module)]
 
 
 class Words(nn.Module):
@@ -47,9 +43,7 @@ class Words(nn.Module):
 def words(function: Callable[..., Hidden], *parts: nn.Module) -> CanonicalModel:
     """Import such a module, compared with torch on padded batches of two shapes."""
     torch.manual_seed(0)
-    loaded = load(Words(function, *parts))
-    assert loaded.verified_error is not None and loaded.verified_error < 1e-4
-    return loaded
+    return verified(Words(function, *parts), 1e-4)
 
 
 def encoder(**settings: object) -> nn.Module:
@@ -59,17 +53,14 @@ def encoder(**settings: object) -> nn.Module:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["relu6", "leaky", "hard swish", "hard sigmoid"])
 def test_neighbours_agree_with_torch(name: str) -> None:
-    loaded = load(made(Neighbours, name, True))
-    assert loaded.verified_error is not None and loaded.verified_error < 1e-4
-    found = ops(loaded)
+    found = ops(verified(made(Neighbours, name, True), 1e-4))
     assert found.count("shift_tokens") == 2
     assert found.count("scale_channels") + found.count("add_row") >= 2
     assert "mask_tokens" in found  # neighbours see padding
 
 
 def test_registers_agree_with_torch() -> None:
-    loaded = load(made(Registers), image_size=(PLANES, SIDE, SIDE))
-    assert loaded.verified_error is not None and loaded.verified_error < 1e-5
+    loaded = verified(made(Registers), image_size=(PLANES, SIDE, SIDE))
     found = ops(loaded)
     assert found.count("prepend_tokens") == found.count("slice_tokens") == 1
     assert loaded.parameters["token"].shape == (3, WIDTH)  # the class token and two registers
@@ -114,10 +105,9 @@ def test_a_token_that_may_be_padding_sees_it() -> None:
         "input_ids": np.arange(12).reshape(2, 6) + 1,
         "attention_mask": np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]]),
     }
-    (found,) = FloatModel(loaded.module, loaded.parameters).run(inputs).outputs
     # With gradients torch takes no fused kernel, which would give 0 for padding.
     wanted = module(*(torch.tensor(array) for array in inputs.values())).detach().numpy()
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    np.testing.assert_allclose(run(loaded, inputs), wanted, atol=1e-5)
 
 
 def test_a_mask_that_no_attention_has_is_seen_in_the_output() -> None:
@@ -233,7 +223,7 @@ BOUNDS: list[tuple[Callable[..., Hidden], list]] = [
 )
 def test_bounds_are_kept_where_they_are(function: Callable[..., Hidden], found: list) -> None:
     loaded = words(lambda x, mask, layer: layer(function(layer(x))), nn.Linear(WIDTH, WIDTH))
-    calls = [call for _, call in canonical_calls(loaded.module) if call.op.name == "canonical.clip"]
+    calls = calls_of(loaded, "clip")
     bounds = [float(call.attrs[name]) for call in calls for name in ("low", "high")]
     assert bounds == pytest.approx([bound for pair in found for bound in pair])
 
@@ -249,7 +239,7 @@ def test_a_causal_mask_of_torchs_layers_is_a_window() -> None:
 
     stack = nn.TransformerEncoder(encoder(norm_first=True), 1, nn.LayerNorm(WIDTH)).eval()
     loaded = words(function, stack)
-    (attention,) = (c for _, c in canonical_calls(loaded.module) if "attention" in c.op.name)
+    (attention,) = calls_of(loaded, "attention")
     assert int(attention.attrs["after"]) == 0
 
 

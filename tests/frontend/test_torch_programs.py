@@ -21,8 +21,8 @@ from ibert_tvm.evaluation.evaluate import evaluate_integers
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import CalibrationOptions, quantize
-from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.frontend.architectures import make
+from tests.frontend.imports import ops, verified
 
 VOCABULARY, WIDTH, HEADS, LONGEST = 37, 24, 3, 50
 
@@ -69,21 +69,18 @@ def exported(module: nn.Module, dynamic: bool, batch: int = 3) -> torch.export.E
 
 def test_a_pre_norm_encoder_with_torch_s_padding_mask():
     module = Encoder(norm_first=True)
-    loaded = load(module)  # the names of its arguments say what they are
+    loaded = verified(module)  # the names of its arguments say what they are
     assert module.training
-    assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
     assert loaded.info.inputs == ("input_ids", "attention_mask")
     assert loaded.info.max_sequence_length == LONGEST
-    ops = [call.op.name.removeprefix("canonical.") for _, call in canonical_calls(loaded.module)]
-    assert ops[-1] == "layer_norm" and ops.count("layer_norm") == 3
+    assert ops(loaded)[-1] == "layer_norm" and ops(loaded).count("layer_norm") == 3
     (factor,) = [f.what for f in loaded.report.foldings if "moved to the table" in f.what]
     assert factor == f"factor {math.sqrt(WIDTH):g} moved to the table"
 
 
 @pytest.mark.slow
 def test_an_additive_mask_and_arguments_that_say_nothing():
-    loaded = load(Additive(), inputs={"x": "input_ids", "bias": "additive_mask"})
-    assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
+    loaded = verified(Additive(), inputs={"x": "input_ids", "bias": "additive_mask"})
     assert loaded.info.inputs == ("input_ids", "attention_mask")
 
 
@@ -118,8 +115,7 @@ def test_the_command_line_takes_a_saved_program(saved, tmp_path, capsys):
 
 def test_a_saved_program_of_dynamic_shapes(saved):
     path = saved
-    loaded = load(path, trust=True)
-    assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
+    loaded = verified(path, trust=True)
     info = loaded.info
     assert (info.source, info.max_sequence_length, info.notes) == (str(path), LONGEST, ())
     assert set(loaded.parameters) - {"words.weight"} <= set(Encoder().state_dict()) | {
@@ -130,8 +126,7 @@ def test_a_saved_program_of_dynamic_shapes(saved):
 
 
 def test_a_program_of_static_shapes_is_compared_at_its_own():
-    loaded = load(exported(Unmasked(), dynamic=False))
-    assert loaded.verified_error is not None and loaded.verified_error <= 1e-5
+    loaded = verified(exported(Unmasked(), dynamic=False))
     assert loaded.info.notes == (
         "the source has no attention_mask; the compiled model takes one and ignores padding",
         "the source has static shapes: it was compared at 3 x 9 only",

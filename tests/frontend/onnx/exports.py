@@ -53,7 +53,7 @@ def export(
     head: str = "none",
     shape: tuple[int, int] | None = None,
 ) -> None:
-    """Write a model of transformers; with dynamic axes unless a shape is given."""
+    """Write a model of transformers, or any module; with dynamic axes unless a shape is given."""
     example = {name: torch.ones(shape or (2, 13), dtype=torch.int64) for name in names}
     axes: dict[str, Any] = {}
     if shape is None and dynamo:
@@ -67,7 +67,7 @@ def export(
         logging.disable(logging.WARNING)
         try:
             torch.onnx.export(
-                ModelWithHead(model, head),
+                ModelWithHead(model, head) if hasattr(model, "config") else model,
                 (),
                 str(file),
                 kwargs=example,

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.frontend import CanonicalModel, load
+from ibert_tvm.frontend import CanonicalModel
 from tests.examples import examples
+from tests.frontend.imports import verified
 
 from .exports import exported, inputs_of
 
@@ -35,9 +36,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 def check(file: Path, architecture: str) -> CanonicalModel:
-    model = load(file)
-    assert model.verified_error is not None
-    assert model.verified_error < 1e-4
+    model = verified(file, 1e-4)
     assert model.report.refusals == []
     assert model.info.num_layers == 2
     ops = [item.op.removeprefix("canonical.") for item in model.report.matched]
@@ -106,7 +105,5 @@ def test_more_exports(folder, architecture, attention, dynamo, opset):
 )
 def test_heads(folder, head, kind, dynamo):
     chosen = head if head == "question_answering" else None
-    model = load(exported(folder, "bert", "sdpa", dynamo, 18, head), head=chosen)
+    model = verified(exported(folder, "bert", "sdpa", dynamo, 18, head), 1e-4, head=chosen)
     assert (model.info.head, model.info.outputs[0].kind) == (head, kind)
-    assert model.verified_error is not None
-    assert model.verified_error < 1e-4

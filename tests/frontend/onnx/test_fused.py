@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from ibert_tvm.frontend import UnsupportedModelError
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.frontend.onnx.reading import check_model
-from ibert_tvm.relay_passes.canonical import canonical_calls
+from tests.frontend.imports import calls_of
 
 from .graphs import CHANNELS, HEADS, VOCABULARY, WIDTH, Graph
 from .test_spellings import imported, ops
@@ -161,12 +161,8 @@ def test_attention_of_operator_set_23(flat, kind):
     assert ops(model) == ["embedding", "linear", "linear", "linear", "attention"]
     calls = [item for item in model.report.matched if item.op == "canonical.attention"]
     assert "Attention" in calls[0].source_ops
-    (scale,) = (
-        float(call.attrs["scale"])
-        for _, call in canonical_calls(model.module)
-        if call.op.name == "canonical.attention"
-    )
-    assert scale == (0.25 if flat else float(np.float32(WIDTH**-0.5)))
+    (call,) = calls_of(model, "attention")
+    assert float(call.attrs["scale"]) == (0.25 if flat else float(np.float32(WIDTH**-0.5)))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +176,7 @@ def test_attention_of_decoders(attributes, expected):
     mask = g.op("Cast", g.axes("Unsqueeze", "attention_mask", 1, 2), to=TensorProto.BOOL)
     context = g.op("Attention", *parts, g.over_queries(mask), **attributes)
     model = imported(g.model(g.joined(context)))
-    (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
+    (call,) = calls_of(model, "attention")
     assert (int(call.attrs["after"]), float(call.attrs["cap"])) == expected
 
 

@@ -11,8 +11,8 @@ from onnx import TensorProto
 
 from ibert_tvm.frontend import UnsupportedModelError
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
-from ibert_tvm.relay_passes.canonical import canonical_calls
 from tests.examples import examples
+from tests.frontend.imports import calls_of
 from tests.snapshots import Messages
 
 from .graphs import CHANNELS, POSITIONS, WIDTH, Graph
@@ -102,7 +102,7 @@ def by_runtime(g: Graph, packed: bool = False, **attributes: Any) -> str:
 
 
 def attributes_of(model: Any, cap: float = 0.0, width: int = WIDTH) -> dict[str, Any]:
-    (call,) = (c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention")
+    (call,) = calls_of(model, "attention")
     q, k, v = (int(x.ty.shape.values[-1]) for x in call.args[:3])
     assert (q, k, v) == (HEADS * width, SHARED * width, SHARED * width)
     assert float(call.attrs["cap"]) == cap

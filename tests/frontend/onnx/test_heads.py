@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.frontend import CanonicalModel, ModelSourceError, UnsupportedModelError
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
-from ibert_tvm.relay_passes.canonical import FloatModel
+from tests.frontend.imports import run
 
 from .graphs import CHANNELS, Graph, batch_of
 
@@ -127,9 +127,7 @@ def test_mean_pooling_is_added(opset):
     assert loaded.verified_error is not None  # ONNX Runtime runs the graph with the pooling
     assert model.SerializeToString() == before
     inputs = batch_of(2, 9)
-    (pooled,) = FloatModel(loaded.module, loaded.parameters).run(inputs).outputs
-    plain = load(model, verify=False)
-    (every,) = FloatModel(plain.module, plain.parameters).run(inputs).outputs
+    pooled, every = run(loaded, inputs), run(load(model, verify=False), inputs)
     weights = inputs["attention_mask"][:, :, None].astype(np.float32)
     np.testing.assert_allclose(
         pooled, (every * weights).sum(1) / weights.sum(1), rtol=1e-5, atol=1e-5

@@ -16,6 +16,7 @@ from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.frontend.transformers_import import real_size
 from tests.compatibility.architectures import ARCHITECTURES
 from tests.compatibility.table import build
+from tests.frontend.imports import ops, verified
 from tests.snapshots import Messages
 
 from .graphs import CHANNELS, Graph
@@ -57,14 +58,10 @@ def imported(model: onnx.ModelProto, **options: Any) -> CanonicalModel:
     ],
 )
 def test_convolutions_of_images(conv: dict[str, Any], kernel: int, operator: str) -> None:
-    model = imported(graph(conv, kernel=kernel))
-    assert model.verified_error is not None and model.verified_error < 1e-4
+    model = verified(graph(conv, kernel=kernel), 1e-4, load=imported)
     assert (model.info.head, model.info.inputs) == ("image_classification", ("pixel_values",))
     assert model.info.image_size == SIZE
-    assert [item.op for item in model.report.matched][:2] == [
-        f"canonical.{operator}",
-        "canonical.linear",
-    ]
+    assert ops(model)[:2] == [operator, "linear"]
     assert model.parameters["patch.bias"].shape == (CHANNELS,)
 
 
@@ -136,9 +133,8 @@ def test_exports_of_transformers(label: str, head: str, tmp_path: Path) -> None:
         dynamo=False,
         dynamic_axes={name: {0: "batch"}},
     )
-    loaded = load(tmp_path / "model.onnx")
-    assert loaded.verified_error is not None and loaded.verified_error < 1e-4
+    loaded = verified(tmp_path / "model.onnx", 1e-4)
     assert (loaded.info.head, loaded.info.image_size) == (head, size)
     again = load(model, head=head)
-    assert [i.op for i in loaded.report.matched] == [i.op for i in again.report.matched]
+    assert ops(loaded) == ops(again)
     np.testing.assert_equal(len(loaded.parameters), len(again.parameters))

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import transformers as hf
 
-from ibert_tvm.frontend import load
-from ibert_tvm.relay_passes.canonical import canonical_calls
 from ibert_tvm.relay_passes.dialect.calls import operands_of
 from tests.examples import examples
 from tests.frontend.architectures import SIZES
 from tests.frontend.disentangled import disentangled
+from tests.frontend.imports import calls_of, verified
 from tests.frontend.onnx.exports import export
 
 MARKS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -43,9 +42,7 @@ def test_exports_agree_with_onnx_runtime(name: str, dynamo: bool, tmp_path: Path
     source.config.use_cache = False
     source.set_attn_implementation("eager")
     export(source, tmp_path / "model.onnx", ["input_ids", "attention_mask"], dynamo)
-    model = load(tmp_path / "model.onnx")
-    assert model.verified_error is not None and model.verified_error < 1e-4
-    calls = [c for _, c in canonical_calls(model.module) if c.op.name == "canonical.attention"]
+    calls = calls_of(verified(tmp_path / "model.onnx", 1e-4), "attention")
     assert len(calls) == 2
     for call in calls:
         terms = {"key_positions", "query_positions"} & {*operands_of(call)}

@@ -8,6 +8,7 @@ import pytest
 from ibert_tvm.frontend import CanonicalModel, UnsupportedModelError
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from ibert_tvm.frontend.onnx.reading import OLDEST_OPSET, check_model
+from tests.frontend.imports import verified
 
 from .graphs import CHANNELS, Graph, layer_norm_written_out
 from .test_spellings import ops
@@ -48,9 +49,7 @@ def test_old_and_new_operator_sets_are_covered():
     [11, NEWEST, *(pytest.param(opset, marks=pytest.mark.slow) for opset in (13, 18, 21, 26))],
 )
 def test_an_encoder_in_each_operator_set_that_changed_it(opset):
-    model = import_onnx_model(encoder(opset), source="by hand")
-    assert model.verified_error is not None
-    assert model.verified_error < 1e-5
+    model = verified(encoder(opset), load=import_onnx_model, source="by hand")
     assert ops(model)[-3:] == ["select_token", "linear", "tanh"]
     assert model.report.source == f"ONNX, operator set {opset}, made by hand"
 
