@@ -120,14 +120,20 @@ def _bound(nodes: list[ast.AST], name: str, path: Path) -> dict[str, str]:
     return found
 
 
-def _imported(nodes: list[ast.AST], name: str, path: Path) -> Iterator[str]:
+def imported_names(nodes: Iterable[ast.AST], name: str, path: Path) -> Iterator[str]:
+    """Dotted names that import statements of a module name, relative ones made absolute."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             source = import_source(node, name, path)
             yield from (f"{source}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+
+
+def _imported(nodes: list[ast.AST], name: str, path: Path) -> Iterator[str]:
+    yield from imported_names(nodes, name, path)
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from _NAMED.findall(node.value)
 
 

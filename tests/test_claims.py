@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.closure import imported_names
 
 ROOT = Path(__file__).resolve().parent.parent
 # What schedules may know of a target: what it can do, not which one it is.
@@ -56,17 +58,7 @@ def _sources(root: Path, *folders: str) -> Iterator[tuple[str, Path, ast.Module]
 
 def _imports(root: Path, path: Path, tree: ast.Module) -> set[str]:
     """Dotted names of all that a file imports, relative imports resolved."""
-    names = set()
-    package = _module(root, path).split(".")
-    package = package if path.name == "__init__.py" else package[:-1]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            origin = ".".join([*base, *([node.module] if node.module else [])])
-            names |= {f"{origin}.{alias.name}" for alias in node.names}
-    return names
+    return {*imported_names(ast.walk(tree), _module(root, path), path)}
 
 
 def _below(name: str, *packages: str) -> bool:
@@ -200,72 +192,40 @@ def _plant(root: Path, file: str, line: str) -> None:
     path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
 
 
-def test_adding_a_target_touches_no_pass() -> None:
-    assert targets_known_to_passes(ROOT) == set()
+CHECKS = (targets_known_to_passes, approximations_known_to_schedules, frontends_known_to_others)
+TARGETS, APPROXIMATIONS, FRONTENDS = CHECKS
+PLANTED = [
+    (TARGETS, PASS, 'fast = name == "cortex-m4"', "knows cortex-m4"),
+    (TARGETS, PASS, "fast = dot.vpdpbusd_512", "knows vpdpbusd_512"),
+    (TARGETS, PASS, "from ibert_tvm.targets import Gpu", "imports ibert_tvm.targets.Gpu"),
+    (TARGETS, PASS, "from ...targets import Gpu", "imports ibert_tvm.targets.Gpu"),
+    (TARGETS, PASS, "import ibert_tvm.targets.arm", "imports ibert_tvm.targets.arm"),
+    (TARGETS, ROWS, "from ibert_tvm.targets import get", "imports ibert_tvm.targets.get"),
+    (TARGETS, GPU_ROWS, 'slow = target.name == "t4"', "knows t4"),
+    (APPROXIMATIONS, ROWS, 'KEPT = ("half_bits",)', "knows half_bits"),
+    (APPROXIMATIONS, ROWS, 'wanted = "layer_norm"', "knows layer_norm"),
+    (APPROXIMATIONS, GPU_ROWS, 'wanted = "integer.gelu"', "knows integer.gelu"),
+    (APPROXIMATIONS, GPU_ROWS, 'kernel_name(f) == "any"', "compares the kind of a kernel"),
+    (FRONTENDS, FRONTEND, "import ibert_tvm.targets", "imports ibert_tvm.targets"),
+    (FRONTENDS, FRONTEND, "from ..schedules import rule", "imports ibert_tvm.schedules.rule"),
+    (FRONTENDS, PASS, "from ibert_tvm.frontend import model", "imports ibert_tvm.frontend.model"),
+    (
+        FRONTENDS,
+        FRONTEND,
+        "from ibert_tvm.relay_passes.lower import driver",
+        "imports ibert_tvm.relay_passes.lower.driver",
+    ),
+]
 
 
-def test_adding_an_approximation_touches_no_schedule() -> None:
-    assert approximations_known_to_schedules(ROOT) == set()
+@pytest.mark.parametrize("check", CHECKS)
+def test_adding_one_touches_nothing_else(check: Callable[[Path], set[str]]) -> None:
+    assert check(ROOT) == set()
 
 
-def test_adding_a_frontend_touches_neither() -> None:
-    assert frontends_known_to_others(ROOT) == set()
-
-
-@pytest.mark.parametrize(
-    ("file", "line", "violation"),
-    [
-        (PASS, 'fast = name == "cortex-m4"', "knows cortex-m4"),
-        (PASS, "fast = dot.vpdpbusd_512", "knows vpdpbusd_512"),
-        (PASS, "from ibert_tvm.targets import Gpu", "imports ibert_tvm.targets.Gpu"),
-        (PASS, "from ...targets import Gpu", "imports ibert_tvm.targets.Gpu"),
-        (PASS, "import ibert_tvm.targets.arm", "imports ibert_tvm.targets.arm"),
-        (
-            ROWS,
-            "from ibert_tvm.targets import get_target",
-            "imports ibert_tvm.targets.get_target",
-        ),
-        (GPU_ROWS, 'slow = target.name == "t4"', "knows t4"),
-    ],
-)
-def test_knowledge_of_a_target_is_found(tree: Path, file: str, line: str, violation: str) -> None:
-    _plant(tree, file, line)
-    assert targets_known_to_passes(tree) == {f"{file} {violation}"}
-
-
-@pytest.mark.parametrize(
-    ("file", "line", "violation"),
-    [
-        (ROWS, 'KEPT = ("half_bits",)', "knows half_bits"),
-        (ROWS, 'wanted = "layer_norm"', "knows layer_norm"),
-        (GPU_ROWS, 'wanted = "integer.gelu"', "knows integer.gelu"),
-        (
-            GPU_ROWS,
-            'taken = kernel_name(func) == "anything"',
-            "compares the kind of a kernel",
-        ),
-    ],
-)
-def test_knowledge_of_an_approximation_is_found(
-    tree: Path, file: str, line: str, violation: str
+@pytest.mark.parametrize(("check", "file", "line", "violation"), PLANTED)
+def test_planted_knowledge_is_found(
+    tree: Path, check: Callable[[Path], set[str]], file: str, line: str, violation: str
 ) -> None:
     _plant(tree, file, line)
-    assert approximations_known_to_schedules(tree) == {f"{file} {violation}"}
-
-
-@pytest.mark.parametrize(
-    ("file", "line", "violation"),
-    [
-        (
-            FRONTEND,
-            "from ibert_tvm.relay_passes.lower import driver",
-            "imports ibert_tvm.relay_passes.lower.driver",
-        ),
-        (FRONTEND, "from ..schedules import rule", "imports ibert_tvm.schedules.rule"),
-        (FRONTEND, "import ibert_tvm.targets", "imports ibert_tvm.targets"),
-        (PASS, "from ibert_tvm.frontend import model", "imports ibert_tvm.frontend.model"),
-    ],
-)
-def test_knowledge_of_a_frontend_is_found(tree: Path, file: str, line: str, violation: str) -> None:
-    _plant(tree, file, line)
-    assert frontends_known_to_others(tree) == {f"{file} {violation}"}
+    assert check(tree) == {f"{file} {violation}"}
