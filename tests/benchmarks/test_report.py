@@ -9,7 +9,7 @@ import pytest
 from benchmarks.goals import PROMISED, check_goals
 from benchmarks.machine import read_bandwidth
 from benchmarks.models import MODELS, Cell
-from benchmarks.report import main, write_report
+from benchmarks.report import _markdown, main, write_report
 from tests.benchmarks.documents import document, memory_row, row
 
 
@@ -17,67 +17,33 @@ def small():
     return document(row("ibert", 4.0), row("openvino-int8", 6.0), row("openvino-int8-bf16", 5.0))
 
 
-def test_the_faster_variant_counts_beside_the_fraction_of_the_ceiling(tmp_path):
-    write_report(small(), tmp_path / "cpu")
-    text = (tmp_path / "cpu.md").read_text()
-    assert "| minilm | 1x128 | 1 | 1.25 (1.26) | 72% |" in text
-    assert "| OpenVINO INT8 | 1.25 | 1.25 | 1.25 |" in text
-    assert "- `pytorch-fp32`: not installed: torch" in text
-    assert "Other processes" not in text
-    assert json.loads((tmp_path / "cpu.json").read_text())["rows"][0]["median_ms"] == 4.0
+def eventful():
+    """Busy, wrong in two places, with a profile, a failure, another commit and two memories.
 
-
-def test_a_busy_machine_is_told(tmp_path):
-    result = small()
-    result["rows"][1]["other_load_cores"] = 1.5
-    write_report(result, tmp_path / "cpu")
-    text = (tmp_path / "cpu.md").read_text()
-    assert "**Other processes kept up to 1.5 cores busy during this run.**" in text
-
-
-def test_fast_but_wrong_is_told(tmp_path):
-    result = small()
-    result["rows"][0]["cosine_to_pytorch"] = 0.355
-    result["rows"][1]["cosine_to_pytorch"] = 0.9
-    write_report(result, tmp_path / "cpu")
-    text = (tmp_path / "cpu.md").read_text()
-    assert text.count("does not compute the model") == 1
-    assert (
-        "**`ibert` does not compute the model** on minilm 1x128, 1 threads: the cosine to "
-        "PyTorch's output is 0.355." in text
-    )
-
-
-def test_the_profile_is_shown_by_place(tmp_path):
+    10.6 MB of weights are read in 4 ms from an L3 of 32 MiB; 42.5 MB in 16 ms from DRAM.
+    """
     part = {"kind": "linear", "layer": "", "calls": 12, "milliseconds": 3.0, "share": 0.75}
     parts = [part | {"name": "encoder.layer.*.dense", "macs": 9, "gmacs": 210.4}]
     parts.append(part | {"name": "outside of kernels", "kind": "", "calls": 0, "gmacs": None})
     profile = {"model": "minilm", "cell": "1x128", "threads": 1, "peer": "ibert", "by_role": parts}
-    write_report(document(row("ibert", 4.0), profiles=[profile]), tmp_path / "cpu")
-    text = (tmp_path / "cpu.md").read_text()
-    assert "### minilm 1x128" in text
-    assert "| encoder.layer.*.dense | linear | 12 | 3.000 | 75.0% | 210 |" in text
-    assert "| outside of kernels |  | 0 | 3.000 | 75.0% | – |" in text
+    failed = {"model": "minilm", "cell": "8x32", "threads": 2, "peer": "ibert", "failed": "SIGILL"}
+    commits = {"ibert": 4.0, "ibert@abc": 4.2, "ibert@def": 5.0}
+    result = document(
+        *(row(name, ms) for name, ms in commits.items()),
+        row("openvino-int8", 6.0) | {"other_load_cores": 1.5, "cosine_to_pytorch": 0.9},
+        row("openvino-fp32", 16.0, cell="1x32"),
+        failed,
+        profiles=[profile],
+    )
+    result["rows"][0]["cosine_to_pytorch"] = 0.355
+    for field, value in (("peers", "title"), ("precision", "int8")):
+        result[field] |= dict.fromkeys(commits, value)
+    return result
 
 
-def test_another_commit_is_a_peer(tmp_path):
-    names = {"ibert": 4.0, "ibert@abc": 4.2, "ibert@def": 5.0}
-    result = document(*(row(name, ms) for name, ms in names.items()))
-    result["peers"] = dict.fromkeys(names, "title")
-    result["precision"] = dict.fromkeys(names, "int8")
-    write_report(result, tmp_path / "cpu")
-    text = (tmp_path / "cpu.md").read_text()
-    assert "| model | batch x seq | threads | another commit |" in text
-    assert "| another commit | 1.05 | 1.05 | 1.05 |" in text
-
-
-def test_traffic_is_a_fraction_of_the_nearest_memory_that_holds_the_weights(tmp_path):
-    fp32 = row("openvino-fp32", 16.0, cell="1x32")
-    write_report(document(row("ibert", 4.0), fp32), tmp_path / "cpu")
-    text = (tmp_path / "cpu.md").read_text()
-    # 10.6 MB of weights in 4 ms from an L3 of 32 MiB; 42.5 MB in 16 ms from DRAM.
-    assert "| ibert | 358 | 72% | 2.7 | 3% of L3 | 0.50 | – |" in text
-    assert "| openvino-fp32 | 90 | 72% | 2.7 | 7% of DRAM | 0.50 | – |" in text
+@pytest.mark.parametrize("make", [small, eventful])
+def test_the_report_of_a_result(make, messages):
+    messages.check(_markdown(make(), None))
 
 
 def test_bandwidth_of_each_level():
@@ -88,13 +54,6 @@ def test_bandwidth_of_each_level():
     assert read_bandwidth(limits, caches, 32 * 2**20 + 1) == ("DRAM", 40.0)
     assert read_bandwidth(limits, {}, 1) == ("DRAM", 40.0)
     assert read_bandwidth({}, caches, 1) is None
-
-
-def test_failures_are_listed_with_their_reasons(tmp_path):
-    failed = {"model": "minilm", "cell": "8x32", "threads": 2, "peer": "ibert", "failed": "SIGILL"}
-    write_report(document(row("ibert", 4.0), failed), tmp_path / "cpu")
-    text = (tmp_path / "cpu.md").read_text()
-    assert "- `ibert` on minilm 8x32, 2 threads: SIGILL" in text
 
 
 def test_a_chart_is_drawn_only_of_comparisons(tmp_path):
