@@ -18,7 +18,7 @@ Imported = CanonicalModel | Canonical
 
 
 def verified(
-    source: Any, most: float = 1e-5, load: Callable[..., Any] = ibert.load, **options: Any
+    source: Any, most: float = 1e-5, /, load: Callable[..., Any] = ibert.load, **options: Any
 ) -> CanonicalModel:
     """Import a model, and ask that it was compared with its source and is this near."""
     model: CanonicalModel = load(source, **options)
