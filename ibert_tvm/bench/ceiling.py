@@ -34,6 +34,10 @@ class Ceiling:
     gmacs: float | None = None
     missing: str = ""
 
+    def fraction(self, gmacs: float | None) -> float | None:
+        """Share of the limit that a throughput is; None where either is not known."""
+        return gmacs / self.gmacs if gmacs is not None and self.gmacs else None
+
 
 def measure_ceiling(threads: int, seconds: float = 0.3) -> Ceiling:
     """Measure the dot-product instruction of this machine with operands in registers.

@@ -52,6 +52,17 @@ class Latency:
         times = self.all_ms
         return times[max(0, -(-9 * len(times) // 10) - 1)]
 
+    def to_json(self) -> dict[str, float]:
+        """All that the times say."""
+        return {
+            "runs": len(self.all_ms),
+            "median_ms": self.median_ms,
+            "min_ms": self.min_ms,
+            "p90_ms": self.p90_ms,
+            "sequences_per_second": self.sequences_per_second,
+            "tokens_per_second": self.tokens_per_second,
+        }
+
     @property
     def _seconds_per_pass(self) -> float:
         """Time of one call on every batch: the median of each, so that no outlier counts."""

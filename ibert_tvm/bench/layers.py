@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..runtime import Library
     from ..runtime.engine import ObservableEngine
     from ..runtime.metadata import KernelRecord
+    from .ceiling import Ceiling
     from .inputs import Batch
 
 OUTSIDE = "outside of kernels"
@@ -71,6 +72,24 @@ class Part:
         """Multiply-accumulates per byte read or written; None without either."""
         return self.macs / self.num_bytes if self.macs and self.num_bytes else None
 
+    def to_json(self, known: bool, ceiling: Ceiling) -> dict[str, Any]:
+        """All that is said of it, without rates where the work is not `known` for padding."""
+        gmacs = self.gmacs if known else None
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "layer": self.layer,
+            "calls": self.calls,
+            "ms": self.milliseconds,
+            "share": self.share,
+            "macs": self.macs,
+            "gmacs": gmacs,
+            "bytes": self.num_bytes or None,
+            "gbytes_per_second": self.gbytes if known else None,
+            "macs_per_byte": self.macs_per_byte if known else None,
+            "of_ceiling": ceiling.fraction(gmacs),
+        }
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -102,6 +121,18 @@ class Profile:
     def by_block(self) -> list[Part]:
         """By repeated layer (``encoder.layer.3``); else by first word (``embeddings``)."""
         return self.by(lambda part: block_of(part.layer) or part.name)
+
+    def to_json(self, known: bool, ceiling: Ceiling) -> dict[str, list[dict[str, Any]]]:
+        """All calls, and their sums; as for `Part.to_json`."""
+        groups = {
+            "kernels": self.parts,
+            "by_kind": self.by_kind(),
+            "by_role": self.by_role(),
+            "by_layer": self.by_block(),
+        }
+        return {
+            name: [part.to_json(known, ceiling) for part in parts] for name, parts in groups.items()
+        }
 
 
 def _sum(name: str, parts: Sequence[Part]) -> Part:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..encoder import Encoder
 from ..runtime import Library
@@ -45,6 +46,17 @@ class Rate:
     def per_second(self) -> float:
         """Texts per second, by the median round."""
         return self.texts / statistics.median(self.seconds)
+
+    def to_json(self, first: Rate) -> dict[str, Any]:
+        """What was measured, and how many times as fast the first one is."""
+        return {
+            "name": self.name,
+            "threads": self.threads,
+            "texts": self.texts,
+            "rounds": len(self.seconds),
+            "texts_per_second": self.per_second,
+            "times_as_fast": first.per_second / self.per_second,
+        }
 
 
 def measure_sentences(

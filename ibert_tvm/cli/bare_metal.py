@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..common.errors import LibraryError, OutputError, UsageError
+from ..common.errors import LibraryError, UsageError
 from .result import CommandResult
 from .tables import Table
 
@@ -127,63 +127,18 @@ def package_options(target: TargetDescription, wanted: Microcontroller) -> Packa
     )
 
 
-def check_package_output(path: Path) -> None:
-    """Refuse a place where something is that is not a package, before anything is compiled.
-
-    Raises
-    ------
-    OutputError
-        If there is a file, or a folder that holds something else.
-    """
-    from ibert_tvm.targets.bare_metal import is_package
-
-    if path.is_dir():
-        if is_package(path) or not any(path.iterdir()):
-            return
-        why = "the folder is not empty, and not a package that `ibert compile` wrote"
-    elif path.exists() or path.is_symlink():
-        why = "there is a file of that name; a package for a microcontroller is a folder"
-    else:
-        return
-    raise OutputError(
-        f"cannot write {path}", why=why, todo="choose another output, or remove it yourself"
-    )
-
-
-def package_result(path: Path, report: Mapping[str, Any], seconds: float) -> CommandResult:
-    """Outcome of a command that wrote a package.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The path.
-    report : dict
-        Of the compilation.
-    seconds : float
-        What it took.
-
-    Returns
-    -------
-    CommandResult
-    """
+def package_facts(path: Path) -> dict[str, Any]:
+    """What `ibert compile` says of a package that it wrote, besides what it says of a library."""
     from ibert_tvm.targets.bare_metal import read_package
 
     document = read_package(path)
-    result = {
-        "output": str(path),
-        "target": document["target"]["name"],
-        "runtime": "none",
+    return {
         "emit": document["emit"],
-        "shapes": [{"batch": f["batch"], "seq_len": f["seq_len"]} for f in document["functions"]],
         "bytes": sum(entry.stat().st_size for entry in path.iterdir()),
         "files": sorted(entry.name for entry in path.iterdir()),
-        "seconds": seconds,
         "memory": document["memory"],
         "verified": document["verified"],
-        "report": dict(report),
     }
-
-    return CommandResult(result, package_statement(path, document, seconds))
 
 
 def inspect_package(path: Path) -> CommandResult:
@@ -218,7 +173,6 @@ def inspect_package(path: Path) -> CommandResult:
 
 
 def _package_rows(path: Path, document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    flash, ram = document["memory"]["flash"], document["memory"]["ram"]
     shapes = ", ".join(f"{f['batch']}x{f['seq_len']}" for f in document["functions"])
     return [
         ("package", str(path)),
@@ -228,6 +182,14 @@ def _package_rows(path: Path, document: Mapping[str, Any]) -> list[tuple[str, st
         ("shapes", f"{shapes} (batch x tokens)"),
         ("inputs", ", ".join(str(one["name"]) for one in document["inputs"])),
         ("outputs", ", ".join(str(one["name"]) for one in document["outputs"])),
+        *memory_rows(document),
+    ]
+
+
+def memory_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The memory that a package takes, and what was checked, for people."""
+    flash, ram = document["memory"]["flash"], document["memory"]["ram"]
+    return [
         (
             "flash",
             f"{flash['total']} bytes: {flash['weights']} weights, {flash['code']} code, "
@@ -240,23 +202,7 @@ def _package_rows(path: Path, document: Mapping[str, Any]) -> list[tuple[str, st
         ),
         (
             "checked",
-            f"{document['verified']['instructions']} instructions, none of floating point",
+            f"{document['verified']['instructions']} instructions, none of floating point; no "
+            "symbol undefined",
         ),
-    ]
-
-
-def package_statement(path: Path, document: Mapping[str, Any], seconds: float) -> list[str]:
-    """What was written, the memory that it takes, and what was checked, for people."""
-    flash, ram = document["memory"]["flash"], document["memory"]["ram"]
-    form = {"objects": "a static library"}.get(document["emit"], "C sources")
-    shapes = ", ".join(f"{f['batch']}x{f['seq_len']}" for f in document["functions"])
-    return [
-        f"wrote {path}: {form} for {document['target']['name']}, shapes {shapes} (batch x tokens), "
-        f"in {seconds:.1f} s",
-        f"flash: {flash['total']} bytes ({flash['weights']} weights, {flash['code']} code, "
-        f"{flash['constants']} constants)",
-        f"RAM: {ram['total']} bytes ({ram['arena']} arena, {ram['stack']} stack at most); the "
-        f"arena is fullest in {ram['peak']['layer']}",
-        f"checked: {document['verified']['instructions']} instructions, none of floating point; "
-        "no symbol undefined",
     ]

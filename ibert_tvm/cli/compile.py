@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
-from .bare_metal import Microcontroller, check_package_output, package_options, package_result
+from .bare_metal import Microcontroller, memory_rows, package_facts, package_options
 from .gpu import check_gpu_toolchain, device_statements
 from .options import Shapes, TargetOption
 from .result import CommandResult
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 # About what each takes.
 _IMPORT_SHARES = {"importing the model": 8, "calibrating": 30}
 _SHARES = {"loading": 1, "lower": 2, "schedule": 8, "build": 8, "link": 2}
+_FORMS = {"objects": "a static library", "c": "C sources"}
 
 
 def command(
@@ -69,13 +69,16 @@ def command(
     """
     from ibert_tvm.targets import check_runtime, get_target
     from ibert_tvm.targets.aot.c_text import prefix_of
+    from ibert_tvm.targets.aot.library import header_path
+    from ibert_tvm.targets.bare_metal import is_package
     from ibert_tvm.targets.emulation import emulator_command
     from ibert_tvm.targets.library_check import sysroot_of
     from ibert_tvm.targets.toolchain import find_linker
 
-    from ..common.files import check_writable
+    from ..common.files import check_replaceable, check_writable
     from ..compiler import compile as compile_model
     from ..compiler.driver import checked_prefix
+    from ..compiler.layer_widths import width_statements
     from ..frontend.sources import is_source
     from ..model.artefact import read_info
     from .progress import progress
@@ -95,7 +98,7 @@ def command(
     if require_load and description.system == "linux" and description.emulator is not None:
         emulator_command(description, sysroot_of(description))
     if options is not None:
-        check_package_output(output)
+        check_replaceable(output, is_package(output), "a package that `ibert compile` wrote")
     elif output.is_dir():
         raise UsageError(f"cannot write {output}", why="it is a folder", todo="name a file")
     if dump_ir is not None:
@@ -124,55 +127,46 @@ def command(
         line.step("link")
         _, check = compiled.export_checked(output, options, require_load)
     seconds = round(time.perf_counter() - started, 3)
-    from ..compiler.layer_widths import width_statements
-
-    if options is not None:
-        result = package_result(output, compiled.report, seconds)
-        return replace(
-            result,
-            document={**result.document, **on_the_way},
-            shown=[
-                *quantization_lines(on_the_way),
-                *result.shown,
-                *width_statements(compiled.report),
-            ],
-        )
-    header = None
-    if compiled.bare is not None:
-        from ibert_tvm.targets.aot.library import header_path
-
-        header = header_path(output)
     document: dict[str, Any] = {
         "output": str(output),
         "target": target,
         "runtime": compiled.runtime,
         "shapes": [{"batch": b, "seq_len": s} for b, s in pairs],
-        "bytes": output.stat().st_size,
         "seconds": seconds,
-        **({"header": str(header), "prefix": prefix} if header is not None else {}),
-        "load_check": None if check is None else check.to_json(),
         "report": dict(compiled.report),
         **on_the_way,
     }
+    report = compiled.report
+    if options is not None:
+        document |= package_facts(output)
+        facts = [f"{label}: {text}" for label, text in memory_rows(document)]
+    else:
+        document |= {
+            "bytes": output.stat().st_size,
+            "load_check": None if check is None else check.to_json(),
+        }
+        facts = [integer_only_statement(report), *device_statements(report.get("cuda", {}))]
+        if "tuning" in report:
+            facts.append(tuning_statement(report["tuning"]))
+        if compiled.bare is not None:
+            header = header_path(output)
+            document |= {"header": str(header), "prefix": prefix}
+            facts += [
+                memory_statement(compiled.bare.report),
+                f"C interface: {header}, {prefix}_init and others",
+            ]
+        if check is not None:
+            facts.append(f"library {check}")
 
     listed = ", ".join(f"{b}x{s}" for b, s in pairs)
+    form = "" if options is None else f" as {_FORMS[options.kernels]}"
     lines = [
         *quantization_lines(on_the_way),
-        f"wrote {output}: {document['bytes'] / 1e6:.1f} MB for {target}, "
-        f"shapes {listed} (batch x tokens), in {seconds:.1f} s",
-        integer_only_statement(compiled.report),
-        *width_statements(compiled.report),
+        f"wrote {output}: {document['bytes'] / 1e6:.1f} MB{form} for {target}, shapes {listed} "
+        f"(batch x tokens), in {seconds:.1f} s",
+        *facts,
+        *width_statements(report),
     ]
-    if "tuning" in compiled.report:
-        lines.append(tuning_statement(compiled.report["tuning"]))
-    lines += device_statements(compiled.report.get("cuda", {}))
-    if compiled.bare is not None:
-        lines += [
-            memory_statement(compiled.bare.report),
-            f"C interface: {header}, {prefix}_init and others",
-        ]
-    if check is not None:
-        lines.append(f"library {check}")
     return CommandResult(document, lines)
 
 

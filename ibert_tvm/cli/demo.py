@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .result import CommandResult
-from .tables import Table
+from .tables import Table, table_of
 
 if TYPE_CHECKING:
-    from ..demo import DemoResult
+    from ..demo import DemoResult, Latency
 
 # About what each step takes on two cores, in seconds.
 _SHARES = {
@@ -110,17 +111,12 @@ def _similarities(result: DemoResult) -> list[str | Table]:
 
 
 def _latency(result: DemoResult) -> list[str | Table]:
-    rows = [
-        (
-            f"{item.batch} x {item.seq_len}",
-            str(item.threads),
-            f"{item.float_ms:.2f}",
-            f"{item.integer_ms:.2f}",
-            f"{item.speedup:.1f} times",
-        )
-        for item in result.latencies
-    ]
-    return [
-        "\nLatency beside PyTorch in float, measured in turns\n",
-        Table(("batch x tokens", "threads", "float ms", "integer ms", "faster"), rows),
-    ]
+    columns: dict[str, Callable[[Latency], str]] = {
+        "batch x tokens": lambda item: f"{item.batch} x {item.seq_len}",
+        "threads": lambda item: str(item.threads),
+        "float ms": lambda item: f"{item.float_ms:.2f}",
+        "integer ms": lambda item: f"{item.integer_ms:.2f}",
+        "faster": lambda item: f"{item.speedup:.1f} times",
+    }
+    title = "\nLatency beside PyTorch in float, measured in turns\n"
+    return [title, table_of(result.latencies, columns)]

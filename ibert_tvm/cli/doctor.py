@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 from ..common.errors import ExitCode, TargetError
 from .result import CommandResult
 from .tables import Table
+
+if TYPE_CHECKING:
+    from ibert_tvm.targets import TargetDescription
 
 # Distribution, what needs it, what to install when it is missing; required ones first.
 _REQUIRED = ("apache-tvm", "apache-tvm-ffi", "numpy", "safetensors", "tokenizers", "pyelftools")
@@ -128,12 +133,14 @@ def _tvm_works() -> Check:
     return Check(name, "ok", f"LLVM {codegen.llvm_version_major()}")
 
 
-def _looked_up(name: str, find: Callable[[], str]) -> Check:
-    """What is found, or why nothing is, which is a failure."""
+def _looked_up(
+    name: str, find: Callable[[], str], lacking: str = "failed", unfound: str = "not found"
+) -> Check:
+    """What is found; else whether that is a failure, and why."""
     try:
         return Check(name, "ok", find())
     except TargetError as error:
-        return Check(name, "failed", "not found", error.todo, error.why)
+        return Check(name, lacking, unfound, error.todo, f"{error.what}: {error.why}")
 
 
 def _linker() -> Check:
@@ -143,67 +150,56 @@ def _linker() -> Check:
     return _looked_up("C compiler", lambda: " ".join(find_linker(get_target("x86-64"))))
 
 
+def _descriptions() -> list[TargetDescription]:
+    from ibert_tvm.targets import get_target, target_names
+
+    return [get_target(name) for name in target_names()[1:]]  # without "host"
+
+
 def _cross_compilers() -> list[Check]:
     """One line per cross-compiler, with the targets that need it; all of them are optional."""
-    from ibert_tvm.targets import get_target, target_names
     from ibert_tvm.targets.toolchain import find_linker
 
-    names: dict[tuple[str, str, str], list[str]] = {}
-    missing: dict[tuple[str, str, str], TargetError] = {}
-    for name in target_names()[1:]:  # without "host"
-        description = get_target(name)
-        if description.toolchain is None:
+    checks: dict[tuple[str, str], Check] = {}
+    users: dict[tuple[str, str], list[str]] = {}
+    for target in _descriptions():
+        if target.toolchain is None:
             continue
-        compiler = description.toolchain.compiler
-        try:
-            key = (compiler, "ok", find_linker(description)[0])
-        except TargetError as error:
-            key = (compiler, "missing", "not found")
-            missing.setdefault(key, error)
-        names.setdefault(key, []).append(name)
-    checks = []
-    for key, users in names.items():
-        todo = why = ""
-        if (found := missing.get(key)) is not None:
-            todo, why = found.todo, f"{found.where}: {found.why}"
-        checks.append(Check(*key[:2], f"{key[2]}; for {', '.join(users)}", todo, why))
-    return checks
+        find = partial(find_linker, target)
+        check = _looked_up(target.toolchain.compiler, lambda find=find: find()[0], "missing")
+        key = check.name, check.found
+        checks.setdefault(key, check)
+        users.setdefault(key, []).append(target.name)
+    return [
+        replace(check, found=f"{check.found}; for {', '.join(users[key])}")
+        for key, check in checks.items()
+    ]
 
 
 def _emulators() -> list[Check]:
     """One line per emulator that runs code of another machine; all of them are optional."""
-    from ibert_tvm.targets import get_target, target_names
     from ibert_tvm.targets.emulation import emulator_command, find_emulator, runs_here
 
-    checks: dict[str, Check] = {}
-    for name in target_names()[1:]:
-        description = get_target(name)
-        emulator = description.emulator
-        if emulator is None or runs_here(description):
-            continue
-        key = f"{emulator.program} {emulator.libraries}".strip()
-        if key in checks:
-            continue
-        try:
-            words = find_emulator(description)
-            if description.system == "linux":
-                emulator_command(description)
-            checks[key] = Check(emulator.program, "ok", words)
-        except TargetError as error:
-            found = "not found; checks libraries before they go to a board"
-            checks[key] = Check(emulator.program, "missing", found, error.todo, error.where)
-    return list({(c.name, c.state, c.found): c for c in checks.values()}.values())
+    def find(target: TargetDescription) -> str:
+        program = find_emulator(target)
+        if target.system == "linux":
+            emulator_command(target)
+        return program
+
+    lacking = "not found; checks libraries before they go to a board"
+    checks = [
+        _looked_up(target.emulator.program, partial(find, target), "missing", lacking)
+        for target in _descriptions()
+        if target.emulator is not None and not runs_here(target)
+    ]
+    return list({(check.name, check.found, check.todo): check for check in checks}.values())
 
 
 def _cuda_compiler() -> Check:
     """What compiles for NVIDIA's GPUs, whether or not there is one here."""
     from ibert_tvm.targets.cuda.toolchain import find_cuda_toolchain
 
-    try:
-        return Check("CUDA compiler", "ok", str(find_cuda_toolchain()))
-    except TargetError as error:
-        why = f"{error.what}: {error.why}"
-        return Check("CUDA compiler", "missing", "not found", error.todo, why)
+    return _looked_up("CUDA compiler", lambda: str(find_cuda_toolchain()), "missing")
 
 
 def _gpu() -> Check:

@@ -14,12 +14,12 @@ from ..common.errors import UsageError
 from .eval_task import TaskOptions, evaluate
 from .options import DeviceOption, ImportOptions, MaybeOne, check_device, parse_size, read_texts
 from .result import CommandResult
-from .tables import Table
+from .tables import Table, table_of
 from .why import TEXTS, shown
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
-    from ..evaluation.evaluate import Fidelity
+    from ..evaluation.evaluate import Fidelity, LayerFidelity
     from ..frontend.model import CanonicalModel
     from ..model.artefact import QuantizedModel
 
@@ -193,13 +193,12 @@ def _shown(result: Fidelity) -> list[str | Table]:
     head = f"{result.texts} texts, up to {result.seq_len} tokens, output {result.output}"
     shown: list[str | Table] = [head, Table((), rows)]
     if result.layers:
-        cells = [
-            (
-                layer.name,
-                f"{layer.cosine:.5f}",
-                "-" if layer.relative_error is None else f"{layer.relative_error:.4f}",
-            )
-            for layer in result.layers
-        ]
-        shown += ["", Table(("layer", "cosine", "relative error"), cells)]
+        columns: dict[str, Callable[[LayerFidelity], str]] = {
+            "layer": lambda layer: layer.name,
+            "cosine": lambda layer: f"{layer.cosine:.5f}",
+            "relative error": lambda layer: (
+                "-" if layer.relative_error is None else f"{layer.relative_error:.4f}"
+            ),
+        }
+        shown += ["", table_of(result.layers, columns)]
     return shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ from typer import Option
 from ..common.errors import ExitCode, UsageError
 from .options import ImportOptions, check_device, parse_pairs, parse_size
 from .result import CommandResult
-from .tables import Table
+from .tables import Table, table_of
 
 if TYPE_CHECKING:
     from ..encoder import Encoder
@@ -214,18 +214,16 @@ def _shown(document: dict[str, object], results: Sequence[MetricResult]) -> list
     )
     if document["against"] is None:
         return [head, Table(("metric", "integer"), [(r.name, _points(r.integer)) for r in results])]
-    rows = [
-        (
-            result.name,
-            _points(result.floating),
-            _points(result.integer),
-            _points(result.difference, sign=True),
-            "-" if result.interval is None else "{:+.2f} to {:+.2f}".format(*result.interval),
-        )
-        for result in results
-    ]
-    table = Table(("metric", "float", "integer", "difference", "95% interval"), rows)
-    shown: list[str | Table] = [head, table]
+    columns: dict[str, Callable[[MetricResult], str]] = {
+        "metric": lambda result: result.name,
+        "float": lambda result: _points(result.floating),
+        "integer": lambda result: _points(result.integer),
+        "difference": lambda result: _points(result.difference, sign=True),
+        "95% interval": lambda result: (
+            "-" if result.interval is None else "{:+.2f} to {:+.2f}".format(*result.interval)
+        ),
+    }
+    shown: list[str | Table] = [head, table_of(results, columns)]
     if document["max_drop"] is not None:
         too_low = document["too_low"]
         assert isinstance(too_low, list)

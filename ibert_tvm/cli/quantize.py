@@ -12,7 +12,7 @@ from typer import Option
 
 from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
 
-from ..common.errors import OutputError, UsageError
+from ..common.errors import UsageError
 from ..quantization.fidelity import FIDELITIES
 from ..quantization.options import OBSERVERS
 from .eval_task import TaskOptions
@@ -116,7 +116,7 @@ def command(
     ibert quantize MODEL -o minilm.ibert --calibration texts.txt
     ibert quantize model.onnx -o minilm.ibert --max-drop 0.002
     """
-    from ..common.files import check_writable
+    from ..common.files import check_replaceable, check_writable
     from ..model.artefact import is_artefact
     from ..texts import data_file
     from .progress import progress
@@ -130,12 +130,7 @@ def command(
     named = _calibration_columns(calibration, calibration_columns)
     batches = None if calibration is None else _read(calibration, limit, named)
     check_writable(output)
-    if output.exists() and not is_artefact(output) and not _is_empty_folder(output):
-        raise OutputError(
-            f"cannot write {output}",
-            why="something is there already, and it is not an .ibert artefact",
-            todo="choose another output, or remove it yourself",
-        )
+    check_replaceable(output, is_artefact(output), "an .ibert artefact")
 
     started = time.perf_counter()
     with progress({"importing the model": 1, "calibrating": 4}) as line:
@@ -347,7 +342,3 @@ def _sequences(data: Any) -> int:
     if data is None:
         return 0
     return sum(len(item[next(iter(item))]) if isinstance(item, Mapping) else 1 for item in data)
-
-
-def _is_empty_folder(path: Path) -> bool:
-    return path.is_dir() and not any(path.iterdir())

@@ -21,12 +21,12 @@ from .options import AtLeastOne, Board, ImportOptions, MaybeOne, parse_sizes
 
 if TYPE_CHECKING:
     from ..frontend.model import CanonicalModel
-    from .result import CommandResult
+
+    Load = Callable[[str], CanonicalModel]
 
 _logger = logging.getLogger(__name__)
 
 CERTIFICATE = "verify.json"
-_MAX_CERTIFICATE, _MAX_DEPTH = 64 * 2**20, 16
 _SEQ_LEN = 128
 _SCALES = "values"
 
@@ -172,58 +172,59 @@ def collect(jobs: Sequence[Job], source: ImportOptions) -> list[dict[str, Any]]:
 
     Parameters
     ----------
-    jobs : sequence of Job
+    jobs
         Checked; `against` is the same in each.
-    source : ImportOptions
+    source
         How that is imported.
 
     Returns
     -------
     list of dict
-        As `_collect` gives them.
+        JSON-able: each document, or None and the reason under ``missing``.
     """
-    first = jobs[0]
+    against = jobs[0].against
 
     @functools.cache
     def load(head: str) -> CanonicalModel:
-        assert first.against is not None
-        return source.load(first.against, head)
+        assert against is not None
+        return source.load(against, head)
 
     return [_collect(job, load) for job in jobs]
 
 
-def _collect(job: Job, load: Callable[[str], CanonicalModel]) -> dict[str, Any]:
-    """Gather the documents of one artefact.
+class _Missing(Exception):
+    """A document that there is not, and why."""
 
-    Parameters
-    ----------
-    job : Job
-        Checked.
-    load : callable
-        Gives the float model with a head.
 
-    Returns
-    -------
-    dict
-        JSON-able: each document, or None and the reason under ``missing``.
-    """
-    parts = _Parts(job, load)
-    return {
+def _collect(job: Job, load: Load) -> dict[str, Any]:
+    package = job.kind == "microcontroller package"
+    document: dict[str, Any] = {
         "name": job.path.name,
         "path": str(job.path),
         "kind": job.kind,
         "sha256": _digest(job),
-        "package": _package(job.path) if job.kind == "microcontroller package" else None,
-        "inspect": None if job.kind == "microcontroller package" else _metadata(job.path),
+        "package": _package(job.path) if package else None,
+        "inspect": None if package else _metadata(job.path),
         "model": None if job.model is None else _metadata(job.model),
-        "graph": parts.graph(),
-        "eval": parts.fidelity(),
-        "layers": parts.layers(),
-        "why": parts.diagnosis(),
-        "bench": parts.speed(),
-        "certificate": parts.certificate(),
-        "missing": parts.missing,
     }
+    missing: dict[str, str] = {}
+    for name, title, make in (
+        ("graph", "graph", _graph),
+        ("eval", "fidelity", _fidelity),
+        ("layers", "fidelity of layers", _layers),
+        ("why", "worst texts", _diagnosis),
+        ("bench", "speed", _speed),
+        ("certificate", "certificate", _certificate),
+    ):
+        document[name] = None
+        try:
+            document[name] = make(job, load)
+        except _Missing as reason:
+            missing[title] = str(reason)
+        except TargetError as error:  # this machine cannot run the library
+            missing[title] = ": ".join(filter(None, (error.what, error.why)))
+            _logger.warning("%s: no %s: %s", job.path.name, title, missing[title])
+    return {**document, "missing": missing}
 
 
 def _digest(job: Job) -> str:
@@ -234,177 +235,112 @@ def _digest(job: Job) -> str:
     return files_sha256([job.path / MANIFEST if job.path.is_dir() else job.path])
 
 
-class _Parts:
-    """The documents that take time or can be missing; the reasons for the latter."""
+def _graph(job: Job, load: Load) -> dict[str, Any]:
+    """Of the integer program."""
+    from ..model.artefact import QuantizedModel
+    from ..report import program_graph
+    from .progress import progress
 
-    def __init__(self, job: Job, load: Callable[[str], CanonicalModel]) -> None:
-        self.job = job
-        self._load = load
-        self.missing: dict[str, str] = {}
+    if job.folder is None:
+        raise _Missing("--model NAME.ibert was not given")
+    with progress("proving ranges"):
+        return program_graph(QuantizedModel.load(job.folder))
 
-    def _lacking(self, part: str, reason: str) -> dict[str, Any] | None:
-        self.missing[part] = reason
+
+def _fidelity(job: Job, load: Load) -> dict[str, Any]:
+    """Of the artefact itself; of a model that NumPy evaluates it says that of the layers, too."""
+    if job.against is None:
+        raise _Missing("--against MODEL was not given")
+    if job.kind == "microcontroller package":
+        raise _Missing("a package runs on a board; see that of its model")
+    most = job.layer_texts if job.kind == "quantised model" else None
+    return _evaluated(job, load, job.path, most)
+
+
+def _layers(job: Job, load: Load) -> dict[str, Any] | None:
+    """Fidelity of the quantised model, with every value of it."""
+    if job.against is None or job.kind == "quantised model":
+        return None  # said already
+    if job.folder is None:
+        raise _Missing("--model NAME.ibert was not given")
+    return _evaluated(job, load, job.folder, job.layer_texts)
+
+
+def _diagnosis(job: Job, load: Load) -> dict[str, Any] | None:
+    """Where the quantised model loses quality."""
+    from .why import TEXTS
+
+    if job.against is None or job.folder is None or not job.why:
         return None
-
-    def graph(self) -> dict[str, Any] | None:
-        """Of the integer program."""
-        from ..model.artefact import QuantizedModel
-        from ..report import program_graph
-        from .progress import progress
-
-        if self.job.folder is None:
-            return self._lacking("graph", "--model NAME.ibert was not given")
-        with progress("proving ranges"):
-            return program_graph(QuantizedModel.load(self.job.folder))
-
-    def fidelity(self) -> dict[str, Any] | None:
-        """Of the artefact itself; of a model that NumPy evaluates `layers` says it."""
-        if self.job.against is None:
-            return self._lacking("fidelity", "--against MODEL was not given")
-        if self.job.kind == "microcontroller package":
-            return self._lacking("fidelity", "a package runs on a board; see that of its model")
-        if self.job.kind == "quantised model":
-            return self._evaluated("fidelity", self.job.path, self.job.layer_texts)
-        return self._evaluated("fidelity", self.job.path, self.job.limit)
-
-    def layers(self) -> dict[str, Any] | None:
-        """Fidelity of the quantised model, with every value of it."""
-        folder = self.job.folder
-        if self.job.against is None or self.job.kind == "quantised model":
-            return None  # said already
-        if folder is None:
-            return self._lacking("fidelity of layers", "--model NAME.ibert was not given")
-        return self._evaluated("fidelity of layers", folder, self.job.layer_texts)
-
-    def diagnosis(self) -> dict[str, Any] | None:
-        """Where the quantised model loses quality."""
-        if self.job.against is None or self.job.folder is None or not self.job.why:
-            return None
-        from .why import TEXTS
-
-        # Without a limit the command takes so many from everywhere in the file.
-        limit = None if self.job.limit is None else TEXTS
-        return self._evaluated("worst texts", self.job.folder, limit, why=True)
-
-    def _evaluated(
-        self, part: str, path: Path, limit: int | None, why: bool = False
-    ) -> dict[str, Any] | None:
-        from .eval import compare
-
-        against = self.job.against
-        assert against is not None
-        most = [count for count in (limit, self.job.limit) if count is not None]
-        length = self.job.seq_len or str(_length(path))
-        shortest = min(most, default=None)
-        return self._tried(
-            part,
-            lambda: compare(path, against, self._load, self.job.text, length, shortest, why),
-        )
-
-    def speed(self) -> dict[str, Any] | None:
-        """Of a library, on this machine."""
-        if self.job.kind != "compiled library":
-            return self._lacking("speed", f"this is a {self.job.kind}; libraries are measured")
-        if not self.job.bench:
-            return self._lacking("speed", "--no-bench was given")
-        from ..runtime.library_file import read_metadata
-        from . import bench
-
-        metadata = read_metadata(self.job.path)
-        threaded = metadata.runtime == "tvm" and metadata.device == "cpu"
-        threads = self.job.threads if threaded else None
-        return self._tried(
-            "speed",
-            lambda: bench.command(
-                self.job.path,
-                threads=threads,
-                seconds=self.job.seconds,
-                per_layer=True,
-                board=Board(),
-            ),
-        )
-
-    def _tried(self, part: str, command: Callable[[], CommandResult]) -> dict[str, Any] | None:
-        """What a command says; the reason where this machine cannot run the library."""
-        try:
-            return _plain(command().document)
-        except TargetError as error:
-            reason = ": ".join(filter(None, (error.what, error.why)))
-            _logger.warning("%s: no %s: %s", self.job.path.name, part, reason)
-            return self._lacking(part, reason)
-
-    def certificate(self) -> dict[str, Any] | None:
-        """What `ibert verify` wrote of this very artefact."""
-        given = self.job.certificate
-        file = given or self.job.path.parent / CERTIFICATE
-        if given is None and not file.is_file():
-            return self._lacking("certificate", f"there is no {CERTIFICATE} beside it")
-        try:
-            document = _certificate(file)
-        except LibraryError as error:
-            if given is not None:
-                raise
-            return self._lacking("certificate", f"{error.what}: {error.why}")
-        if document["artefact_sha256"] == _digest(self.job):
-            return document
-        why = f"{file} is that of another artefact, or of another state of this one"
-        if given is None:
-            return self._lacking("certificate", why)
-        raise UsageError(
-            "bad value for --certificate",
-            where=str(self.job.path),
-            why=why,
-            todo="verify this artefact again, with `ibert verify`",
-        )
+    # Without a limit the command takes so many from everywhere in the file.
+    return _evaluated(job, load, job.folder, None if job.limit is None else TEXTS, why=True)
 
 
-def _certificate(file: Path) -> dict[str, Any]:
-    """A certificate, if its seal is whole."""
-    from ..common.errors import DocumentError
-    from ..common.integrity import check_sealed
-    from ..common.schema import FLAG, OBJECT, STRING, check, one_of
-    from ..common.strict_json import read_json
-    from ..verification.certificate import FORMAT, VERSION
+def _evaluated(
+    job: Job, load: Load, path: Path, most: int | None, why: bool = False
+) -> dict[str, Any]:
+    from .eval import compare
 
-    schema = {
-        "format": one_of(FORMAT),
-        "version": one_of(VERSION),
-        "artefact": STRING,
-        "artefact_sha256": STRING,
-        "passed": FLAG,
-        "complete": FLAG,
-        "checks": [
-            {
-                "name": STRING,
-                "passed": FLAG,
-                "facts": OBJECT,
-                "findings": [STRING],
-                "not_run": STRING,
-            }
-        ],
-    }
+    assert job.against is not None
+    limit = min((count for count in (most, job.limit) if count is not None), default=None)
+    length = job.seq_len or str(_length(path))
+    return _plain(compare(path, job.against, load, job.text, length, limit, why).document)
+
+
+def _speed(job: Job, load: Load) -> dict[str, Any]:
+    """Of a library, on this machine."""
+    from ..runtime.library_file import read_metadata
+    from . import bench
+
+    if job.kind != "compiled library":
+        raise _Missing(f"this is a {job.kind}; libraries are measured")
+    if not job.bench:
+        raise _Missing("--no-bench was given")
+    metadata = read_metadata(job.path)
+    threaded = metadata.runtime == "tvm" and metadata.device == "cpu"
+    result = bench.command(
+        job.path,
+        threads=job.threads if threaded else None,
+        seconds=job.seconds,
+        per_layer=True,
+        board=Board(),
+    )
+    return _plain(result.document)
+
+
+def _certificate(job: Job, load: Load) -> dict[str, Any]:
+    """What `ibert verify` wrote of this very artefact."""
+    from ..verification.certificate import read_certificate
+
+    file = job.certificate or job.path.parent / CERTIFICATE
+    if job.certificate is None and not file.is_file():
+        raise _Missing(f"there is no {CERTIFICATE} beside it")
     try:
-        document: dict[str, Any] = read_json(file, _MAX_CERTIFICATE, _MAX_DEPTH)
-        check(document, schema)
-        check_sealed(document)
-    except DocumentError as error:
-        raise LibraryError(
-            f"cannot use the certificate {file}",
-            where=error.where,
-            why=error.what,
-            todo="write it again with `ibert verify`",
-        ) from error
-    return document
+        document = read_certificate(file)
+    except LibraryError as error:
+        if job.certificate is not None:
+            raise
+        raise _Missing(f"{error.what}: {error.why}") from error
+    if document["artefact_sha256"] == _digest(job):
+        return document
+    why = f"{file} is that of another artefact, or of another state of this one"
+    if job.certificate is None:
+        raise _Missing(why)
+    raise UsageError(
+        "bad value for --certificate",
+        where=str(job.path),
+        why=why,
+        todo="verify this artefact again, with `ibert verify`",
+    )
 
 
 def _length(path: Path) -> int:
     """Tokens that texts are truncated to where nobody says."""
-    from ..model.artefact import read_document
+    from ..model.artefact import read_info
     from ..runtime.library_file import read_metadata
 
     if path.is_dir():
-        longest = read_document(path)["info"].get("max_sequence_length")
-        return min(_SEQ_LEN, longest or _SEQ_LEN)
+        return min(_SEQ_LEN, read_info(path).max_sequence_length or _SEQ_LEN)
     return min(_SEQ_LEN, read_metadata(path).max_seq_len)
 
 

@@ -70,7 +70,9 @@ def command(
     ibert run minilm.so --texts lines.txt -o vectors.npz
     ibert run firmware --emulate --model minilm.ibert --text "The cat sat."
     """
-    from ..common.files import check_writable
+    import numpy as np
+
+    from ..common.files import check_writable, write_file
     from ..runtime.library_file import read_metadata
 
     address = board.address
@@ -89,7 +91,7 @@ def command(
         )
     if output is not None:
         check_writable(output)
-    arrays = None if inputs is None else _read_inputs(inputs)
+    given = None if inputs is None else _read_inputs(inputs)
     package = _is_package(library, emulate, items is not None, model)
     if not package:
         read_metadata(library)  # a wrong path is reported before TVM is imported
@@ -113,35 +115,34 @@ def command(
 
             stack.enter_context(progress(f"loading on {address}"))
             loaded = stack.enter_context(load_remote(library, address, threads, board.rpc_timeout))
-        if arrays is None:
+        if given is None:
             results = loaded.run_texts(items or [], dequantize=False)
         else:
-            results = loaded.run(**arrays, dequantize=False)
+            results = loaded.run(**given, dequantize=False)
         labels = _labels(loaded, results)
         used = loaded.device
-    if output is not None:
-        _write(output, results, integers)
-    document: dict[str, Any] = {
-        "library": str(library),
-        "outputs": {name: _describe(r, integers, output) for name, r in results.items()},
-    }
-    if output is not None:
-        document["written"] = str(output)
-    if address is not None:
-        document["board"] = str(address)
-    else:
-        document["device"] = used
-    if labels:
-        document["labels"] = labels
-
+    document: dict[str, Any] = {"library": str(library), "outputs": {}}
+    document |= {"device": used} if address is None else {"board": str(address)}
     lines = []
+    arrays = {}
     for name, result in results.items():
-        values = result.values if integers else result.dequantize()
+        values = arrays[name] = result.values if integers else result.dequantize()
+        described = {"dtype": str(values.dtype), "shape": list(values.shape)}
+        document["outputs"][name] = {**described, "scale": result.scale}
         lines.append(f"{name}: {values.dtype} {list(values.shape)}, scale {result.scale:.6g}")
         if output is None:
+            document["outputs"][name]["values"] = values.tolist()
             lines.append(_preview(values))
-    lines += [f"text {index}: {label}" for index, label in enumerate(labels)]
+        if integers:
+            arrays[f"{name}.scale"] = np.array(result.scale)
+    if labels:
+        document["labels"] = labels
+        lines += [f"text {index}: {label}" for index, label in enumerate(labels)]
     if output is not None:
+        with write_file(output) as temporary, temporary.open("wb") as stream:
+            # An open file, because savez appends .npz to any other name.
+            np.savez(stream, **arrays)
+        document["written"] = str(output)
         lines.append(f"written to {output}")
     return CommandResult(document, lines)
 
@@ -232,33 +233,6 @@ def _bad_inputs(path: Path, why: str) -> UsageError:
         f"each [batch, length]; or with "
         + " or ".join(f"{name} [batch, {real.axes}]" for name, real in REAL_INPUTS.items()),
     )
-
-
-def _write(path: Path, results: dict[str, IntegerOutput], integers: bool) -> None:
-    import numpy as np
-
-    from ..common.files import write_file
-
-    arrays: dict[str, NDArray[Any]] = {}
-    for name, result in results.items():
-        arrays[name] = result.values if integers else result.dequantize()
-        if integers:
-            arrays[f"{name}.scale"] = np.array(result.scale)
-    with write_file(path) as temporary, temporary.open("wb") as stream:
-        # An open file, because savez appends .npz to any other name.
-        np.savez(stream, **arrays)  # type: ignore[arg-type]
-
-
-def _describe(result: IntegerOutput, integers: bool, output: Path | None) -> dict[str, Any]:
-    values: NDArray[Any] = result.values if integers else result.dequantize()
-    entry: dict[str, Any] = {
-        "dtype": str(values.dtype),
-        "shape": list(values.shape),
-        "scale": result.scale,
-    }
-    if output is None:
-        entry["values"] = values.tolist()
-    return entry
 
 
 def _labels(library: Library, results: dict[str, IntegerOutput]) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 _NARROWEST = 40
+
+R = TypeVar("R")
 
 
 def width() -> int:
@@ -61,6 +63,11 @@ class Table:
         drawn = StringIO()
         Console(file=drawn, width=columns, color_system=None).print(table)
         return [line.rstrip() for line in drawn.getvalue().splitlines()]
+
+
+def table_of(records: Iterable[R], columns: Mapping[str, Callable[[R], str]]) -> Table:
+    """Make a table of records: titles of columns, and what each shows of a record."""
+    return Table(list(columns), [[show(record) for show in columns.values()] for record in records])
 
 
 def _cell(value: Any, form: str) -> str:

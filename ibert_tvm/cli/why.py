@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .tables import Table
+from .tables import Table, table_of
 
 if TYPE_CHECKING:
-    from ..diagnosis import Diagnosis
+    from ..diagnosis import Diagnosis, Loss, ValueLoss, WorstText
 
 TEXTS = 8
 """Texts that a diagnosis takes by default, spread over the file."""
@@ -35,19 +36,15 @@ def shown(result: Diagnosis) -> list[str | Table]:
     lines: list[str | Table] = [head, Table((), parts)]
     losses = [loss for loss in result.losses if loss.alone is not None]
     if losses:
-        rows = [
-            (
-                loss.what,
-                loss.where,
-                str(loss.places),
-                _number(loss.alone),
-                _number(loss.alone_max),
-                _gain(error, loss.without),
-            )
-            for loss in losses
-        ]
-        titles = ("what", "where", "places", "alone", "worst text", "gained without")
-        lines += ["", Table(titles, rows)]
+        columns_of_losses: dict[str, Callable[[Loss], str]] = {
+            "what": lambda loss: loss.what,
+            "where": lambda loss: loss.where,
+            "places": lambda loss: str(loss.places),
+            "alone": lambda loss: _number(loss.alone),
+            "worst text": lambda loss: _number(loss.alone_max),
+            "gained without": lambda loss: _gain(error, loss.without),
+        }
+        lines += ["", table_of(losses, columns_of_losses)]
         rest = len(result.losses) - len(losses)
         if rest:
             lines.append(f"{rest} more kinds have too little noise to matter; --json has them")
@@ -56,43 +53,28 @@ def shown(result: Diagnosis) -> list[str | Table]:
         key=lambda value: -(value.alone or 0.0),
     )
     if values:
-        cells = [
-            (
-                f"{value.value} ({value.form})",
-                _decibels(value.rounding_snr),
-                _decibels(value.operator_snr),
-                _decibels(value.snr),
-                f"{value.clipped:.2%}",
-                f"{value.constant:.0%}",
-                _number(value.alone),
-                _gain(error, value.without),
-            )
-            for value in values
-        ]
-        titles_of_values = (
-            "value",
-            "rounding dB",
-            "operator dB",
-            "all dB",
-            "clipped",
-            "constant",
-            "alone",
-            "gained without",
-        )
-        lines += ["", Table(titles_of_values, cells)]
+        columns_of_values: dict[str, Callable[[ValueLoss], str]] = {
+            "value": lambda value: f"{value.value} ({value.form})",
+            "rounding dB": lambda value: _decibels(value.rounding_snr),
+            "operator dB": lambda value: _decibels(value.operator_snr),
+            "all dB": lambda value: _decibels(value.snr),
+            "clipped": lambda value: f"{value.clipped:.2%}",
+            "constant": lambda value: f"{value.constant:.0%}",
+            "alone": lambda value: _number(value.alone),
+            "gained without": lambda value: _gain(error, value.without),
+        }
+        lines += ["", table_of(values, columns_of_values)]
     if result.worst:
-        texts = [
-            (
-                _short(text.text),
-                _number(text.error),
-                f"{text.what}: {text.where} ({_number(text.alone)})",
-                text.value,
-                f"{text.clipped_value} {text.clipped:.2%}" if text.clipped_value else "-",
-            )
-            for text in result.worst
-        ]
-        titles_of_texts = ("worst texts", "error", "most of it", "value", "most clipped")
-        lines += ["", Table(titles_of_texts, texts)]
+        columns_of_texts: dict[str, Callable[[WorstText], str]] = {
+            "worst texts": lambda text: _short(text.text),
+            "error": lambda text: _number(text.error),
+            "most of it": lambda text: f"{text.what}: {text.where} ({_number(text.alone)})",
+            "value": lambda text: text.value,
+            "most clipped": lambda text: (
+                f"{text.clipped_value} {text.clipped:.2%}" if text.clipped_value else "-"
+            ),
+        }
+        lines += ["", table_of(result.worst, columns_of_texts)]
     if result.suggestions:
         tried = [(_number(item.error), item.change) for item in result.suggestions]
         lines += ["", Table(("error", f"tried instead of {_number(error)}"), tried)]

@@ -69,6 +69,23 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     return target
 
 
+def check_replaceable(target: Path, replaceable: bool, kind: str) -> None:
+    """Refuse a place where something is that may not be replaced; an empty folder always may.
+
+    Raises
+    ------
+    OutputError
+        If there is a file or a folder that is not of this `kind`.
+    """
+    exists = target.is_symlink() or target.exists()
+    if exists and not (replaceable or (target.is_dir() and not any(target.iterdir()))):
+        raise OutputError(
+            f"cannot write {target}",
+            why=f"something is there already, and it is not {kind}",
+            todo="choose another output, or remove it yourself",
+        )
+
+
 def _default_mode() -> int:
     """Permissions of a new file under the process's umask; temporary files are made 0600."""
     mask = os.umask(0)
@@ -171,13 +188,8 @@ def write_folder(
         If `path` exists and may not be replaced, or its parent cannot be written to.
     """
     target = check_writable(path)
+    check_replaceable(target, replaceable, kind)
     exists = target.is_symlink() or target.exists()
-    if exists and not (replaceable or (target.is_dir() and not any(target.iterdir()))):
-        raise OutputError(
-            f"cannot write {target}",
-            why=f"something is there already, and it is not {kind}",
-            todo="choose another output, or remove it yourself",
-        )
     with _refusing(target), workspace(target.parent) as place:
         fresh = place / "new"
         fresh.mkdir()

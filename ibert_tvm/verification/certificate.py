@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from ..common.integrity import sealed
-from ..common.strict_json import JsonDict
+from ..common.errors import DocumentError, LibraryError
+from ..common.integrity import check_sealed, sealed
+from ..common.schema import FLAG, OBJECT, STRING, one_of
+from ..common.schema import check as check_document
+from ..common.strict_json import JsonDict, read_json
 from ..version import __version__
 
 FORMAT, VERSION = "ibert-certificate", 2
 MOST_FINDINGS = 20
+_MAX_BYTES, _MAX_DEPTH = 64 * 2**20, 16
 
 
 @dataclass(frozen=True)
@@ -123,3 +128,36 @@ def _widths(bits: dict[str, JsonDict]) -> list[str]:
         f"headroom), intermediates of {row['width']} bits"
         for name, row in bits.items()
     ]
+
+
+def read_certificate(file: Path) -> JsonDict:
+    """Return the content of a certificate; a `LibraryError` if its seal is not whole."""
+    schema = {
+        "format": one_of(FORMAT),
+        "version": one_of(VERSION),
+        "artefact": STRING,
+        "artefact_sha256": STRING,
+        "passed": FLAG,
+        "complete": FLAG,
+        "checks": [
+            {
+                "name": STRING,
+                "passed": FLAG,
+                "facts": OBJECT,
+                "findings": [STRING],
+                "not_run": STRING,
+            }
+        ],
+    }
+    try:
+        document: JsonDict = read_json(file, _MAX_BYTES, _MAX_DEPTH)
+        check_document(document, schema)
+        check_sealed(document)
+    except DocumentError as error:
+        raise LibraryError(
+            f"cannot use the certificate {file}",
+            where=error.where,
+            why=error.what,
+            todo="write it again with `ibert verify`",
+        ) from error
+    return document

@@ -1,0 +1,193 @@
+"""What `ibert bench` measures of a library, wherever it runs: here, on a GPU or on a board."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..encoder import Encoder
+from ..runtime import Library, load_library
+from ..runtime.device import choose_device
+from ..runtime.metadata import FunctionRecord, LibraryMetadata
+from ..runtime.threads import configure_threads, default_threads
+from .ceiling import Ceiling, measure_ceiling
+from .gpu import describe_gpu, measure_gpu_time
+from .inputs import full_batch, text_batches
+from .latency import measure_latency
+from .layers import measure_layers
+from .remote import measure_remote_latency
+from .sentences import measure_sentences
+
+if TYPE_CHECKING:
+    from ibert_tvm.targets.rpc import Address
+
+    from ..runtime.remote_engine import RemoteEngine
+
+_Loaded = tuple[Library, Ceiling]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is measured, how long, and where.
+
+    Attributes
+    ----------
+    metadata
+        Of the library.
+    functions
+        The compiled shapes.
+    seconds
+        For each of them.
+    threads
+        Counts to measure with, in turn; None for what the library takes by default.
+    texts
+        Real inputs; None for full rows.
+    per_layer
+        Whether to observe kernels, too.
+    against
+        Folder of the float model, to compare with from strings to vectors.
+    device, address, timeout
+        See `ibert_tvm.runtime.load_library` and `ibert_tvm.runtime.remote.load_remote`.
+    """
+
+    metadata: LibraryMetadata
+    functions: Sequence[FunctionRecord]
+    seconds: float = 2.0
+    threads: Sequence[int] | None = None
+    texts: Sequence[str] | None = None
+    per_layer: bool = False
+    against: Path | None = None
+    device: str | None = None
+    address: Address | None = None
+    timeout: float = 60.0
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the library runs on a GPU of this machine."""
+        return self.address is None and choose_device(self.metadata, self.device).kind == "cuda"
+
+    @property
+    def counts(self) -> list[int | None]:
+        """Numbers of threads to load the library with."""
+        if self.threads is not None:
+            return [*self.threads]
+        if self.metadata.runtime == "none":
+            return [1]  # more are refused when the library is loaded
+        return [None if self.address is not None or self.on_gpu else default_threads()]
+
+    def loaded(self) -> Iterator[_Loaded]:
+        """Load the library with each number of threads, and say what limits it there."""
+        path = self.metadata.path
+        if self.address is not None:
+            from ..runtime.remote import load_remote
+
+            for wanted in self.counts:
+                with load_remote(path, self.address, wanted, self.timeout) as library:
+                    yield library, Ceiling(missing="boards are not asked for their limit")
+        elif self.on_gpu:
+            # A number of threads is refused there.
+            yield load_library(path, num_threads=self.counts[0], device=self.device), Ceiling()
+        else:
+            counts = [count for count in self.counts if count is not None]
+            configure_threads(max(counts))  # the pool never grows beyond what it is first asked for
+            for count in counts:
+                yield load_library(path, num_threads=count), measure_ceiling(count)
+
+    def row(self, library: Library, function: FunctionRecord, ceiling: Ceiling) -> dict[str, Any]:
+        """Measure one shape."""
+        if self.texts is None:
+            batches = [full_batch(self.metadata, function.batch, function.seq_len)]
+        else:
+            encoded = library.encode(self.texts, max_length=function.seq_len)
+            batches = text_batches(self.metadata, encoded, function.batch, function.seq_len)
+        if self.address is not None:
+            latency = measure_remote_latency(library, function, batches, self.seconds)
+        else:
+            latency = measure_latency(library, batches, self.seconds)
+        real = sum(b.tokens for b in batches) / sum(b.places for b in batches)
+        # Padding makes the work uncertain.
+        gmacs = function.macs / latency.median_ms * 1e-6 if function.macs and real == 1 else None
+        row: dict[str, Any] = {
+            "function": function.name,
+            "batch": function.batch,
+            "seq_len": function.seq_len,
+            "threads": None if self.on_gpu else library.num_threads,
+            "real_tokens": real,
+            **latency.to_json(),
+            "macs": function.macs or None,
+            "gmacs": gmacs,
+            "of_ceiling": ceiling.fraction(gmacs),
+        }
+        if self.per_layer:
+            profile = measure_layers(library, batches[0], function.kernels, self.seconds)
+            row["layers"] = profile.to_json(real == 1, ceiling)
+        if self.on_gpu:
+            row["gpu_ms"] = measure_gpu_time(library, function, self.seconds / 4)
+        return row
+
+    def sentences(self, library: Library) -> list[dict[str, Any]]:
+        """From strings to vectors, if there are texts and the model gives vectors."""
+        if self.texts is None or self.address is not None or self.on_gpu:
+            return []
+        if Encoder(library).embedding_size is None:
+            return []
+        rates = measure_sentences(library, self.texts, self.seconds, self.against)
+        return [rate.to_json(rates[0]) for rate in rates]
+
+    def machine(self, library: Library) -> dict[str, Any]:
+        """What the library ran on."""
+        if self.address is not None:
+            board = cast("RemoteEngine", library.engine).description
+            return {
+                "system": f"{board.machine}, TVM {board.tvm_version or '?'}",
+                "processor": f"board {self.address}",
+                "processors": board.processors,
+                "load_average": None,
+            }
+        return this_machine() | (describe_gpu(library) if self.on_gpu else {})
+
+
+@dataclass
+class Measured:
+    """Rows of results, and the machine that they are of."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    ceilings: dict[int, Ceiling] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    sentences: list[dict[str, Any]] = field(default_factory=list)
+
+
+def measure(job: Job, turn: Callable[[FunctionRecord, Library], None]) -> Measured:
+    """Measure every shape with every number of threads; `turn` is told what comes next."""
+    found = Measured()
+    with closing(cast("Any", job.loaded())) as loads:
+        for library, ceiling in loads:
+            for function in job.functions:
+                turn(function, library)
+                found.rows.append(job.row(library, function, ceiling))
+            if not job.on_gpu:
+                found.ceilings[library.num_threads] = ceiling
+            found.sentences += job.sentences(library)
+            found.machine = job.machine(library)
+    return found
+
+
+def this_machine() -> dict[str, Any]:
+    """System, processor, its number, and how busy it is."""
+    from ibert_tvm.targets import TargetError, get_target
+
+    try:
+        processor = get_target("host").description
+    except TargetError as error:
+        processor = error.why
+    return {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": processor,
+        "processors": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
+    }
