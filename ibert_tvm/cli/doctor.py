@@ -160,13 +160,15 @@ def _cross_compilers() -> list[Check]:
     """One line per cross-compiler, with the targets that need it; all of them are optional."""
     from ibert_tvm.targets.toolchain import find_linker
 
+    def find(target: TargetDescription) -> str:
+        return find_linker(target)[0]
+
     checks: dict[tuple[str, str], Check] = {}
     users: dict[tuple[str, str], list[str]] = {}
     for target in _descriptions():
         if target.toolchain is None:
             continue
-        find = partial(find_linker, target)
-        check = _looked_up(target.toolchain.compiler, lambda find=find: find()[0], "missing")
+        check = _looked_up(target.toolchain.compiler, partial(find, target), "missing")
         key = check.name, check.found
         checks.setdefault(key, check)
         users.setdefault(key, []).append(target.name)

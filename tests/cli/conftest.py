@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from ibert_tvm.common.integrity import write_manifest
 from tests.runtime.conftest import TinyModel
+from tests.snapshots import Messages
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,40 @@ def ibert(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     return call
 
 
+Refused = Callable[..., None]
+
+
+@pytest.fixture
+def refused(ibert: Callable[..., Outcome], messages: Messages) -> Refused:
+    """Run a command line that is refused: ``errors.txt`` has its exit code and its message."""
+
+    def call(*arguments: object, **parts: object) -> None:
+        outcome = ibert(*arguments)
+        assert outcome.stdout == ""
+        assert outcome.code != 0
+        messages.check(f"exit code {outcome.code}\n{outcome.stderr.rstrip()}", **parts)
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TinyModel().build(tmp_path_factory.mktemp("cli") / "model.so")
+
+
+@pytest.fixture
+def artefact(tmp_path: Path) -> Path:
+    """A folder with the document of an artefact, enough for what is checked first."""
+    folder = tmp_path / "tiny.ibert"
+    folder.mkdir()
+    document = {
+        "schema_version": 1,
+        "preset": "accurate",
+        "outputs": [{"name": name, "scale": 0.5} for name in ("hidden", "embedding")],
+        "info": TinyModel().info.to_json(),
+    }
+    (folder / "quantization.json").write_text(json.dumps(document))
+    (folder / "model.json").write_text("{}")
+    (folder / "params.safetensors").write_bytes(b"")
+    write_manifest(folder)
+    return folder

@@ -17,7 +17,7 @@ from ibert_tvm.common.file_seal import sealed_bytes
 from tests.processes import without_torch
 from tests.runtime.conftest import TinyModel
 
-from .conftest import Outcome
+from .conftest import Outcome, Refused
 
 _QUICK = ("--seconds", "0.02", "--threads", "1")
 _RESULT = {
@@ -161,28 +161,17 @@ def test_texts_count_real_tokens(
     assert result["gmacs"] is None  # padding makes the work uncertain
 
 
-def test_a_shape_that_was_not_compiled(ibert: Callable[..., Outcome], library: Path) -> None:
-    outcome = ibert("bench", library, "--batch", "4", "--seq-len", "16")
-    assert (outcome.code, outcome.stdout, outcome.stderr) == (
-        2,
-        "",
-        "error: no compiled shape is left to measure\n"
-        f"  where: {library}\n"
-        "  why: the library has the shapes 1x8, 1x16, 4x8 (batch x tokens)\n"
-        "  what to do: give a --batch and a --seq-len of these, or neither to measure all of "
-        "them\n",
-    )
-
-
-def test_no_library(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
-    outcome = ibert("bench", tmp_path / "no.so")
-    assert (outcome.code, outcome.stdout, outcome.stderr) == (
-        3,
-        "",
-        f"error: there is no library at {tmp_path / 'no.so'}\n"
-        "  why: the path does not exist\n"
-        "  what to do: check the path; `ibert compile NAME.ibert -o model.so` makes one\n",
-    )
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("--batch 4 --seq-len 16", "--threads 0", "--threads two", "--threads 1,"),
+        *("--against FOLDER", "--texts FOLDER/texts.txt --against FOLDER"),
+        "--per-layer --rpc board:9090",
+    ],
+)
+def test_what_is_not_measured(refused: Refused, library: Path, tmp_path: Path, words: str) -> None:
+    (tmp_path / "texts.txt").write_text("hello\n", encoding="utf-8")
+    refused("bench", library, *words.replace("FOLDER", str(tmp_path)).split())
 
 
 def test_truncated_library(ibert: Callable[..., Outcome], library: Path, tmp_path: Path) -> None:
@@ -199,31 +188,9 @@ def test_truncated_library(ibert: Callable[..., Outcome], library: Path, tmp_pat
     )
 
 
-def test_library_for_another_processor(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_library_for_another_processor(refused: Refused, tmp_path: Path) -> None:
     path = TinyModel(shapes=((1, 8),), features=("amx_fp99",)).build(tmp_path / "m.so")
-    outcome = ibert("bench", path)
-    assert (outcome.code, outcome.stdout, outcome.stderr) == (
-        4,
-        "",
-        f"error: the library {path} does not run on this processor\n"
-        "  why: it was compiled for host and needs amx_fp99, which /proc/cpuinfo does not list\n"
-        "  what to do: compile with --target host on this machine; `ibert targets` lists the "
-        "others\n",
-    )
-
-
-@pytest.mark.representatives(2)
-@pytest.mark.parametrize("value", ["0", "two", "1,"])
-def test_bad_threads(ibert: Callable[..., Outcome], library: Path, value: str) -> None:
-    outcome = ibert("bench", library, "--threads", value)
-    bad = next(word for word in value.split(",") if not word.isdigit() or word == "0")
-    assert (outcome.code, outcome.stdout, outcome.stderr) == (
-        2,
-        "",
-        f"error: bad value for --threads: {value!r}\n"
-        f"  why: {bad!r} is not a whole number from 1 to 65536\n"
-        "  what to do: give one size or several with commas, for example --threads 32,128\n",
-    )
+    refused("bench", path)
 
 
 def _process(library: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -260,28 +227,6 @@ def test_interrupt_ends_it_cleanly(library: Path) -> None:
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout, stderr) == (130, "", "error: interrupted\n")
-
-
-def test_against_is_checked_first(
-    ibert: Callable[..., Outcome], library: Path, tmp_path: Path
-) -> None:
-    outcome = ibert("bench", library, "--against", tmp_path)
-    assert (outcome.code, outcome.stderr) == (
-        2,
-        "error: --against compares from strings to vectors on this machine's processor\n"
-        "  why: --texts was not given\n"
-        "  what to do: give --texts FILE as well, and a library for this processor\n",
-    )
-    file = tmp_path / "texts.txt"
-    file.write_text("hello\n", encoding="utf-8")
-    outcome = ibert("bench", library, "--texts", file, "--against", tmp_path)
-    assert (outcome.code, outcome.stderr) == (
-        2,
-        "error: cannot read the model of --against\n"
-        f"  where: {tmp_path}\n"
-        "  why: it is no folder with a config.json\n"
-        "  what to do: give the folder that the library was made from\n",
-    )
 
 
 @pytest.mark.slow

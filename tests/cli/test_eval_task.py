@@ -13,7 +13,7 @@ from ibert_tvm.cli import eval_task
 from ibert_tvm.tasks import TASKS, MetricResult, integer_side
 from tests.encoder.small_encoders import WORDS, tiny
 
-from .conftest import Outcome
+from .conftest import Outcome, Refused
 
 Ibert = Callable[..., Outcome]
 
@@ -104,78 +104,28 @@ def test_the_gate_is_on_the_difference() -> None:
     assert not within(None, (0, 0))  # without a value nothing is shown to be within
 
 
-WRONG = [
-    (
-        ("--task", "glue"),
-        "unknown task 'glue'\n  what to do: give one of " + ", ".join(TASKS),
-    ),
-    (
-        ("--task", "rte"),
-        "--data is missing\n  what to do: give the task's file or folder with --data",
-    ),
-    (
-        ("--task", "rte", "--data", "DATA", "--max-drop", "1"),
-        "--max-drop was given without --against\n"
-        "  why: a drop is a difference from the float model\n"
-        "  what to do: give the float model with --against",
-    ),
-    (
-        ("--task", "rte", "--data", "DATA", "--columns", "text=a"),
-        "--columns names 'text'\n"
-        "  why: the task rte takes no columns\n"
-        "  what to do: give only these",
-    ),
-    (
-        ("--task", "sts", "--data", "DATA", "--columns", "text"),
-        "bad value for --columns: 'text'\n"
-        "  why: 'text' is not NAME=VALUE\n"
-        "  what to do: give pairs with commas between them, for example --columns a=b,c=d",
-    ),
-    (
-        ("--task", "rte", "--text", "DATA"),
-        "--task was given with --text\n"
-        "  why: a task brings its own texts, and where quality is lost is measured on texts\n"
-        "  what to do: give one of them",
-    ),
-    (
-        ("--data", "DATA"),
-        "--data was given without --task\n  what to do: give --task, or leave --data out",
-    ),
-    (
-        (),
-        "--against is missing\n"
-        "  why: without --task the integer model is compared with its float original on texts\n"
-        "  what to do: give --against FLOAT_MODEL, or --task and --data",
-    ),
-    (
-        ("--task", "classification", "--data", "DATA", "--seq-len", "17"),
-        "texts cannot be cut off at 17 tokens\n"
-        "  where: LIBRARY\n"
-        "  why: the longest compiled length is 16\n"
-        "  what to do: give a max_seq_length up to it, or compile with a larger --seq-len",
-    ),
-]
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--task glue",
+        "--task rte",
+        "--task rte --data DATA --max-drop 1",
+        "--task rte --data DATA --columns text=a",
+        "--task sts --data DATA --columns text",
+        "--task rte --text DATA",
+        "--data DATA",
+        "",
+        "--task classification --data DATA --seq-len 17",
+    ],
+)
+def test_what_cannot_be_used(refused: Refused, classes: Path, data: Path, words: str) -> None:
+    given = (data if word == "DATA" else word for word in words.split())
+    refused("eval", classes, *given, tasks=", ".join(TASKS))
 
 
-@pytest.mark.representatives(2)
-@pytest.mark.parametrize(("words", "message"), WRONG)
-def test_what_cannot_be_used(
-    ibert: Ibert, classes: Path, data: Path, words: tuple[str, ...], message: str
-) -> None:
-    outcome = ibert("eval", classes, *(str(data) if word == "DATA" else word for word in words))
-    assert (outcome.code, outcome.stdout) == (2, "")
-    assert outcome.stderr == f"error: {message.replace('LIBRARY', str(classes))}\n"
-
-
-def test_a_float_model_is_no_integer_one(ibert: Ibert, data: Path, tmp_path: Path) -> None:
+def test_a_float_model_is_no_integer_one(refused: Refused, data: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    outcome = ibert("eval", tmp_path, "--task", "classification", "--data", data)
-    assert outcome.code == 2
-    assert outcome.stderr == (
-        "error: a float model was given as the integer one\n"
-        f"  where: {tmp_path}\n"
-        "  what to do: give a NAME.ibert folder or a library, and this model with --against\n"
-    )
+    refused("eval", tmp_path, "--task", "classification", "--data", data)
 
 
 def test_sides_of_a_library(classes: Path) -> None:

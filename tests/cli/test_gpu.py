@@ -14,7 +14,7 @@ from tests.cuda.stand_in_gpu import load
 from tests.cuda.tools import needs
 from tests.report.pages import Page, resolve, says
 
-from .conftest import Outcome
+from .conftest import Outcome, Refused
 
 _QUICK = ("--seconds", "0.02")
 
@@ -88,104 +88,34 @@ def test_inspect(ibert: Callable[..., Outcome], library: Path, gpu_library: Path
     assert ["runs", "on", "the", "processor"] in lines
 
 
-def _refused(outcome: Outcome, code: int, message: str) -> None:
-    assert (outcome.code, outcome.stdout) == (code, "")
-    assert outcome.stderr == f"error: {message}\n"
-
-
-def test_a_gpu_for_a_library_of_the_processor(ibert: Callable[..., Outcome], library: Path) -> None:
-    for command in (("run", library, "--text", "hello"), ("bench", library, *_QUICK)):
-        _refused(
-            ibert(*command, "--device", "cuda"),
-            2,
-            f"the library {library} cannot run on cuda:0\n"
-            "  where: --device\n"
-            "  why: it was compiled for host: its kernels run on the processor\n"
-            "  what to do: leave --device out, or compile with --target t4 (or another GPU)",
-        )
-
-
-def test_the_processor_for_a_library_of_a_gpu(
-    ibert: Callable[..., Outcome], gpu_library: Path
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize("words", ["run --text hello", "bench"])
+def test_what_a_gpu_does_not_take(
+    refused: Refused, library: Path, gpu_library: Path, words: str
 ) -> None:
-    for command in (("run", gpu_library, "--text", "hello"), ("bench", gpu_library, *_QUICK)):
-        _refused(
-            ibert(*command, "--device", "cpu"),
-            2,
-            f"the library {gpu_library} cannot run on cpu\n"
-            "  where: --device\n"
-            "  why: it was compiled for t4: its kernels run on an NVIDIA GPU\n"
-            "  what to do: leave --device out, or compile with --target host",
-        )
+    command, *more = words.split()
+    refused(command, library, *more, "--device", "cuda")
+    refused(command, gpu_library, *more, "--device", "cpu")
+    refused(command, gpu_library, *more, "--threads", "2")
+    refused(command, gpu_library, *more, "--device", "cuda", "--rpc", "board:9090")
+    refused(command, gpu_library, *more, "--rpc", "board:9090")
 
 
-def test_another_architecture(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
+def test_another_architecture(refused: Refused, gpu_library: Path) -> None:
     gpu = load()
     gpu.become(90)
     try:
-        outcome = ibert("run", gpu_library, "--text", "hello")
+        refused("run", gpu_library, "--text", "hello")
     finally:
         gpu.become(75)
-    _refused(
-        outcome,
-        4,
-        f"the library {gpu_library} does not run on the GPU cuda:0\n"
-        "  why: it has code for sm_75, and Stand-in H100 is sm_90\n"
-        "  what to do: compile with --target cuda:sm_90",
-    )
 
 
 @pytest.mark.slow
-def test_threads_mean_nothing(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
-    for command in (("run", gpu_library, "--text", "hello"), ("bench", gpu_library, *_QUICK)):
-        _refused(
-            ibert(*command, "--threads", "2"),
-            2,
-            f"a number of threads was given for the library {gpu_library}\n"
-            "  why: its kernels run on a GPU, and a call waits for them in one thread\n"
-            "  what to do: leave the number of threads out",
-        )
-
-
-@pytest.mark.slow
-def test_unknown_devices(ibert: Callable[..., Outcome], gpu_library: Path, tmp_path: Path) -> None:
-    commands = (
-        ("run", gpu_library, "--text", "hello"),
-        ("bench", gpu_library),
-        ("eval", gpu_library, "--against", tmp_path),
-    )
-    for command in commands:
-        for device in ("gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA", ""):
-            _refused(
-                ibert(*command, "--device", device),
-                2,
-                f"unknown device {device!r}\n"
-                "  where: --device\n"
-                "  what to do: give cpu, cuda (the first GPU) or cuda:N, for example cuda:1",
-            )
-
-
-@pytest.mark.slow
-def test_a_device_of_this_machine_or_a_board(
-    ibert: Callable[..., Outcome], gpu_library: Path
-) -> None:
-    for command in (("run", gpu_library, "--text", "hello"), ("bench", gpu_library)):
-        _refused(
-            ibert(*command, "--device", "cuda", "--rpc", "board:9090"),
-            2,
-            "both --device and --rpc were given\n"
-            "  why: --device chooses a device of this machine, and boards run on their "
-            "processors\n"
-            "  what to do: give one of them",
-        )
-        _refused(
-            ibert(*command, "--rpc", "board:9090"),
-            2,
-            f"the library {gpu_library} cannot be run through RPC\n"
-            "  where: --rpc\n"
-            "  why: its kernels run on a GPU, and boards are asked for their processors only\n"
-            "  what to do: run it on the machine that has the GPU",
-        )
+def test_unknown_devices(refused: Refused, gpu_library: Path) -> None:
+    for command, *more in (("run", "--text", "hello"), ("bench",), ("eval", "--against", "m")):
+        refused(command, gpu_library, *more, "--device", "gpu")
+    for device in ("cuda:", "cuda:-1", "cuda:x", "CUDA", ""):
+        refused("bench", gpu_library, "--device", device)
 
 
 @pytest.mark.slow
@@ -203,25 +133,12 @@ def test_a_page(ibert: Callable[..., Outcome], gpu_library: Path, tmp_path: Path
         assert resolve(read.document, pointer) == value and says(text, value), pointer
 
 
-def test_no_emulator_stands_for_a_gpu(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
-    _refused(
-        ibert("run", gpu_library, "--text", "hello", "--emulate"),
-        4,
-        f"the library {gpu_library} cannot be run under an emulator\n"
-        "  why: its kernels run on a GPU, which no emulator here stands for\n"
-        "  what to do: run it on a machine that has the GPU",
-    )
+def test_no_emulator_stands_for_a_gpu(refused: Refused, gpu_library: Path) -> None:
+    refused("run", gpu_library, "--text", "hello", "--emulate")
 
 
-def test_a_device_for_a_quantised_model(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
-    _refused(
-        ibert("eval", tmp_path, "--against", tmp_path, "--device", "cuda"),
-        2,
-        "--device was given for a quantised model\n"
-        f"  where: {tmp_path}\n"
-        "  why: it is evaluated with NumPy; a compiled library runs on a device\n"
-        "  what to do: leave --device out, or give a library that `ibert compile` wrote",
-    )
+def test_a_device_for_a_quantised_model(refused: Refused, tmp_path: Path) -> None:
+    refused("eval", tmp_path, "--against", tmp_path, "--device", "cuda")
 
 
 def test_outputs_go_to_a_file(

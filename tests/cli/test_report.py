@@ -13,7 +13,7 @@ import pytest
 from tests.encoder.small_encoders import bert, save_bert
 from tests.report.pages import Page, resolve, says
 
-from .conftest import Outcome
+from .conftest import Outcome, Refused
 
 pytest.importorskip("jinja2", reason="the page needs the extra report")
 
@@ -109,7 +109,7 @@ def test_a_library_is_measured_and_what_is_missing_says_why(
 
 @pytest.mark.slow
 def test_a_certificate_is_that_of_the_artefact_or_not_shown(
-    ibert: Callable[..., Outcome], model: Path, tmp_path: Path
+    ibert: Callable[..., Outcome], refused: Refused, model: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "a.ibert"
     shutil.copytree(model, folder)
@@ -123,13 +123,7 @@ def test_a_certificate_is_that_of_the_artefact_or_not_shown(
     changed["passed"] = False
     (tmp_path / "changed.json").write_text(json.dumps(changed))
     words = ("report", folder, "-o", tmp_path / "page.html", "--certificate")
-    refused = ibert(*words, tmp_path / "changed.json")
-    assert (refused.code, refused.stderr) == (
-        3,
-        f"error: cannot use the certificate {tmp_path / 'changed.json'}\n"
-        "  why: its sha256 is not that of its content: it was changed\n"
-        "  what to do: write it again with `ibert verify`\n",
-    )
+    refused(*words, tmp_path / "changed.json")
 
     (tmp_path / "changed.json").replace(tmp_path / "verify.json")  # found, not asked for
     made = ibert("report", folder, "-o", tmp_path / "page.html", "--json").document
@@ -145,14 +139,7 @@ def test_a_certificate_is_that_of_the_artefact_or_not_shown(
         f"{tmp_path / 'verify.json'} is that of another artefact, or of another state of this one"
     )
     assert made["artefacts"][0]["missing"]["certificate"] == reason
-    refused = ibert(*words, tmp_path / "verify.json")
-    assert (refused.code, refused.stderr) == (
-        2,
-        "error: bad value for --certificate\n"
-        f"  where: {folder}\n"
-        f"  why: {reason}\n"
-        "  what to do: verify this artefact again, with `ibert verify`\n",
-    )
+    refused(*words, tmp_path / "verify.json")
 
 
 def test_the_graph_alone(ibert: Callable[..., Outcome], model: Path, tmp_path: Path) -> None:
@@ -166,56 +153,18 @@ def test_the_graph_alone(ibert: Callable[..., Outcome], model: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_what_is_refused_before_anything_is_measured(
-    ibert: Callable[..., Outcome], model: Path, library: Path, tmp_path: Path
+    refused: Refused, model: Path, library: Path, tmp_path: Path
 ) -> None:
     source, texts = model.parent / "source", model.parent / "texts.txt"
-    for words, message in (
-        (
-            (source,),
-            f"{source} is a model to import\n"
-            "  why: a page is about what was made of one\n"
-            "  what to do: give it with --against, and first what `ibert quantize` or "
-            "`ibert compile` wrote",
-        ),
-        (
-            (tmp_path / "none.so",),
-            f"there is nothing at {tmp_path / 'none.so'}\n  what to do: check the path",
-        ),
-        (
-            (library, "--text", texts),
-            "--text was given without --against\n"
-            "  why: texts compare the integer model with the float one\n"
-            "  what to do: give the float model as well, with --against",
-        ),
-        (
-            (library, "--compare-model", model),
-            "--compare-model was given without --compare\n"
-            "  why: it is the model of the other artefact\n"
-            "  what to do: give that as well, with --compare",
-        ),
-        (
-            (library, "--model", model),
-            "the two do not belong together\n"
-            f"  where: {library} and {model}\n"
-            "  why: they say different sources, or different scales of their outputs\n"
-            "  what to do: give the NAME.ibert folder that the artefact was compiled from, "
-            "with --model",
-        ),
-        (
-            (model, "--model", model.parent / "other.ibert"),
-            f"there is nothing at {model.parent / 'other.ibert'}\n  what to do: check the path",
-        ),
-        (
-            (library, "--graph", tmp_path / "graph.onnx"),
-            "--graph was given for a compiled artefact alone\n"
-            f"  where: {library}\n"
-            "  why: it holds kernels; the graph is that of the integer program\n"
-            "  what to do: give the NAME.ibert folder that it was compiled from, with --model",
-        ),
+    for words in (
+        (source,),
+        (tmp_path / "none.so",),
+        (library, "--text", texts),
+        (library, "--compare-model", model),
+        (library, "--model", model),
+        (model, "--model", model.parent / "other.ibert"),
+        (library, "--graph", tmp_path / "graph.onnx"),
     ):
-        outcome = ibert("report", *words, "-o", tmp_path / "page.html")
-        assert (outcome.code, outcome.stderr) == (2, f"error: {message}\n")
+        refused("report", *words, "-o", tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
-    missing = tmp_path / "no" / "page.html"
-    outcome = ibert("report", model, "-o", missing)
-    assert outcome.code == 2 and str(missing.parent) in outcome.stderr
+    refused("report", model, "-o", tmp_path / "no" / "page.html")

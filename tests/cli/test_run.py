@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tests.runtime.conftest import VOCABULARY, TinyModel
 
-from .conftest import Outcome
+from .conftest import Outcome, Refused
 
 _IDS = np.array([[2, 4, 6, 5, 3], [2, 7, 3, 0, 0]])
 _MASK = (_IDS != 0).astype(np.int64)
@@ -101,123 +102,44 @@ def test_inspect_as_json(ibert: Callable[..., Outcome], library: Path) -> None:
     assert document["tokenizer"] == ["vocab.txt"]
 
 
-_NOTHING = (
-    "error: nothing to run on\n"
-    "  what to do: give --text TEXT (repeatable), --texts FILE, or --inputs FILE.npz\n"
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run LIBRARY",
+        "run LIBRARY --text=",
+        "run FOLDER/no.so --text big",
+        "run FOLDER/bad.so --text big",
+        "run LIBRARY --text big -o FOLDER/no/out.npz",
+        "run LIBRARY --text big --pair small --pair big",
+        "run LIBRARY --inputs FOLDER/none.npz",
+        "run LIBRARY --inputs FOLDER/bad.so",
+        "run LIBRARY --inputs FOLDER/other.npz",
+        "inspect FOLDER/nothing",
+        "inspect FOLDER",
+    ],
 )
+def test_what_cannot_be_run_or_inspected(
+    refused: Refused, library: Path, tmp_path: Path, words: str
+) -> None:
+    (tmp_path / "bad.so").write_bytes(b"\x7fELF and then nothing")
+    np.savez(tmp_path / "other.npz", ids=_IDS)
+    places = {"LIBRARY": str(library), "FOLDER": str(tmp_path)}
+    given = [re.sub("LIBRARY|FOLDER", lambda found: places[found[0]], w) for w in words.split()]
+    refused(*given)
 
 
-def test_run_without_inputs(ibert: Callable[..., Outcome], library: Path) -> None:
-    outcome = ibert("run", library)
-    assert (outcome.code, outcome.stdout, outcome.stderr) == (2, "", _NOTHING)
-
-
-def test_run_with_an_empty_text(ibert: Callable[..., Outcome], library: Path) -> None:
-    outcome = ibert("run", library, "--text", "")
-    assert (outcome.code, outcome.stdout, outcome.stderr) == (
-        2,
-        "",
-        "error: text 0 is empty\n"
-        "  why: it holds no character other than white space\n"
-        "  what to do: leave empty texts out\n",
-    )
-
-
-def test_run_with_a_wrong_path(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_an_error_as_json(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
     path = tmp_path / "no.so"
     outcome = ibert("run", path, "--text", "big", "--json")
     assert outcome.code == 3
+    todo = "check the path; `ibert compile NAME.ibert -o model.so` makes one"
+    what, why = f"there is no library at {path}", "the path does not exist"
     assert outcome.error == {
         "kind": "LibraryError",
         "exit_code": 3,
-        "message": f"there is no library at {path}\n"
-        "  why: the path does not exist\n"
-        "  what to do: check the path; `ibert compile NAME.ibert -o model.so` makes one",
-        "what": f"there is no library at {path}",
+        "message": f"{what}\n  why: {why}\n  what to do: {todo}",
+        "what": what,
         "where": "",
-        "why": "the path does not exist",
-        "todo": "check the path; `ibert compile NAME.ibert -o model.so` makes one",
+        "why": why,
+        "todo": todo,
     }
-
-
-def test_run_with_a_corrupt_library(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
-    path = tmp_path / "bad.so"
-    path.write_bytes(b"\x7fELF and then nothing")
-    outcome = ibert("run", path, "--text", "big")
-    assert (outcome.code, outcome.stderr) == (
-        3,
-        f"error: cannot read the library {path}\n"
-        "  why: it is truncated: 21 bytes, less than an ELF header\n"
-        "  what to do: copy the file again, or make it again with "
-        "`ibert compile NAME.ibert -o model.so`\n",
-    )
-
-
-@pytest.mark.representatives(2)
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (None, "No such file or directory"),
-        (b"not a zip file", "it is not an .npz file"),
-        ({"ids": _IDS}, "it holds ids"),
-    ],
-)
-def test_run_with_unusable_inputs(
-    ibert: Callable[..., Outcome], library: Path, tmp_path: Path, content: object, why: str
-) -> None:
-    path = tmp_path / "in.npz"
-    if isinstance(content, dict):
-        np.savez(path, **content)
-    elif isinstance(content, bytes):
-        path.write_bytes(content)
-    outcome = ibert("run", library, "--inputs", path)
-    assert (outcome.code, outcome.stderr) == (
-        2,
-        "error: cannot read the file of --inputs\n"
-        f"  where: {path}\n"
-        f"  why: {why}\n"
-        "  what to do: give an .npz file with input_ids, and optionally attention_mask and "
-        "token_type_ids, each [batch, length]; or with pixel_values [batch, channels, height, "
-        "width] or input_features [batch, channels, frames]\n",
-    )
-
-
-def test_run_with_an_unwritable_output(
-    ibert: Callable[..., Outcome], library: Path, tmp_path: Path
-) -> None:
-    outcome = ibert("run", library, "--text", "big", "-o", tmp_path / "no" / "out.npz")
-    assert (outcome.code, outcome.stderr) == (
-        2,
-        f"error: cannot write {tmp_path / 'no' / 'out.npz'}\n"
-        f"  why: the folder {tmp_path / 'no'} does not exist\n"
-        f"  what to do: create it (mkdir -p {tmp_path / 'no'}) or choose another output\n",
-    )
-
-
-def test_pairs_must_match_texts(ibert: Callable[..., Outcome], library: Path) -> None:
-    outcome = ibert("run", library, "--text", "big", "--pair", "small", "--pair", "big")
-    assert (outcome.code, outcome.stderr) == (
-        2,
-        "error: --pair was given 2 times and --text 1 times\n"
-        "  what to do: give one --pair for each --text\n",
-    )
-
-
-def test_inspect_of_nothing(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
-    outcome = ibert("inspect", tmp_path / "nothing")
-    assert (outcome.code, outcome.stderr) == (
-        2,
-        f"error: there is nothing at {tmp_path / 'nothing'}\n"
-        "  what to do: give a model, a NAME.ibert folder or a library of `ibert compile`\n",
-    )
-
-
-def test_inspect_of_any_folder(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
-    outcome = ibert("inspect", tmp_path)
-    assert (outcome.code, outcome.stderr) == (
-        3,
-        f"error: {tmp_path} is not a quantised model\n"
-        "  why: none of model.json, params.safetensors, quantization.json is in it\n"
-        "  what to do: give the NAME.ibert folder that `ibert quantize` wrote; a Hugging Face "
-        "folder must be quantised first\n",
-    )
