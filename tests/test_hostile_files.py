@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ibert_tvm.cli import options
+from ibert_tvm import texts
 from ibert_tvm.common import array_file, file_seal, integrity, schema, strict_json
 from ibert_tvm.common.array_file import read_arrays
 from ibert_tvm.common.errors import DocumentError, LibraryError, ModelError, TargetError
@@ -311,9 +311,9 @@ def test_limits_are_those_that_are_documented() -> None:
         assert rows[name][:2] == [f"{max_bytes // mib} MiB", str(depth)], name
     assert rows["a text"][0] == f"{tokenization.MAX_CHARACTERS:,} characters"
     assert rows["a file of texts, one per line"] == [
-        f"{options.MAX_TEXTS_BYTES // mib} MiB",
+        f"{texts.MAX_TEXTS_BYTES // mib} MiB",
         "",
-        f"{options.MAX_TEXTS:,} texts",
+        f"{texts.MAX_TEXTS:,} texts",
     ]
     assert rows["`tokenizer/`"][0] == f"{tokenization.MAX_TOKENIZER_BYTES // mib} MiB a file"
     assert rows["`trials.jsonl`"][0] == (

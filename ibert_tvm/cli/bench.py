@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from ..common.errors import UsageError
-from .options import Board, DeviceOption, check_device, parse_sizes, read_texts
+from ..texts import read_texts
+from .options import Board, DeviceOption, check_device, parse_sizes
 from .progress import progress
 from .result import CommandResult
 from .tables import Table, record_table

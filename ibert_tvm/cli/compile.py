@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
 from .bare_metal import Microcontroller, memory_rows, package_facts, package_options
-from .gpu import check_gpu_toolchain, device_statements
 from .options import Shapes, TargetOption
 from .result import CommandResult
 
@@ -71,6 +69,7 @@ def command(
     from ibert_tvm.targets.aot.c_text import prefix_of
     from ibert_tvm.targets.aot.library import header_path
     from ibert_tvm.targets.bare_metal import is_package
+    from ibert_tvm.targets.cuda.toolchain import check_toolchain
     from ibert_tvm.targets.emulation import emulator_command
     from ibert_tvm.targets.library_check import sysroot_of
     from ibert_tvm.targets.toolchain import find_linker
@@ -79,6 +78,13 @@ def command(
     from ..compiler import compile as compile_model
     from ..compiler.driver import checked_prefix
     from ..compiler.layer_widths import width_statements
+    from ..compiler.statements import (
+        device_statements,
+        integer_only_statement,
+        memory_statement,
+        quantization_lines,
+        tuning_statement,
+    )
     from ..frontend.sources import is_source
     from ..model.artefact import read_info
     from .progress import progress
@@ -94,7 +100,7 @@ def command(
     options = package_options(description, microcontroller)
     check_writable(output)
     find_linker(description)  # before minutes are spent on what it shall link
-    check_gpu_toolchain(description)
+    check_toolchain(description)
     if require_load and description.system == "linux" and description.emulator is not None:
         emulator_command(description, sysroot_of(description))
     if options is not None:
@@ -190,53 +196,3 @@ def _quantized(
         "seconds": round(time.perf_counter() - started, 3),
     }
     return pairs, quantized, {"quantized": summary}
-
-
-def quantization_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Say how a float model was quantised on the way; nothing of one that was quantised."""
-    if not summary:
-        return []
-    facts = summary["quantized"]
-    what = (
-        f"the {facts['calibration_texts']} texts that come with this package"
-        if facts["calibration_texts"]
-        else "the scales that it came with"
-    )
-    return [
-        f"quantised on the way with {what}: preset {facts['preset']}, head {facts['head']}, in "
-        f"{facts['seconds']:.1f} s; `ibert quantize` takes texts like yours",
-        *(f"note: {note}" for note in facts["notes"]),
-    ]
-
-
-def memory_statement(report: Mapping[str, Any]) -> str:
-    """Say what memory a program without runtime needs."""
-    arenas = ", ".join(f"{nbytes} for {name}" for name, nbytes in report["arena_bytes"].items())
-    return (
-        f"no runtime: {report['kernels']} kernels of {report['kernel_code_bytes']} bytes, "
-        f"weights {report['weight_bytes']} bytes, arena in bytes: {arenas}"
-    )
-
-
-def integer_only_statement(report: Mapping[str, Any]) -> str:
-    """Say what the integer-only check of a compilation looked at and found."""
-    summary = report.get("integer_only")
-    if isinstance(summary, dict):
-        facts = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in summary.items())
-        return f"integer only, checked: {facts}"
-    return f"integer only: {summary}"
-
-
-def tuning_statement(tuning: Mapping[str, Any]) -> str:
-    """Say which kernels a tuning database knew.
-
-    Parameters
-    ----------
-    tuning : mapping
-        As `ibert_tvm.tuning.TunedKernels.report` gives it.
-    """
-    unknown = sorted({row["kernel"] for row in tuning["kernels"] if not row["tuned"]})
-    text = f"tuned: {tuning['hits']} kernels as measured in {tuning['database']}"
-    if unknown:
-        text += f"; {tuning['misses']} not measured, scheduled by default: {', '.join(unknown)}"
-    return text

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from ..common.errors import UsageError
+from ..texts import data_file, read_texts
 from .eval_task import TaskOptions, evaluate
-from .options import DeviceOption, ImportOptions, MaybeOne, check_device, parse_size, read_texts
+from .options import DeviceOption, ImportOptions, MaybeOne, check_device, parse_size
 from .result import CommandResult
 from .tables import Table, table_of
 from .why import TEXTS, shown
@@ -115,7 +116,6 @@ def compare(
     from ..evaluation.evaluate import check_seq_len
     from ..model.artefact import read_info
     from ..runtime.library_file import read_metadata
-    from ..texts import data_file
     from .progress import progress
 
     texts = read_texts("--text", text or data_file("heldout.txt"), limit)

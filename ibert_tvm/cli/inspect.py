@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
 from .bare_metal import inspect_package
-from .gpu import device_statements, kernel_table
+from .gpu import kernel_table
 from .inspect_model import inspect_model
 from .options import HeadOptions
 from .result import CommandResult
@@ -16,7 +15,7 @@ from .source_scales import artefact_lines
 from .tables import Table
 
 if TYPE_CHECKING:
-    from ..runtime.metadata import LibraryMetadata
+    pass
 
 _RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
 
@@ -62,77 +61,18 @@ def command(
 
 def document_of(path: Path) -> dict[str, Any]:
     """What a quantised model or a library holds."""
-    return _folder(path) if path.is_dir() else _library(path)
-
-
-def _folder(path: Path) -> dict[str, Any]:
-    from ..model.artefact import SCHEMA_VERSION, QuantizedModel
-
-    model = QuantizedModel.load(path)
-    return {
-        "kind": "quantised model",
-        "path": str(path),
-        "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
-        "parameters": [
-            {"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
-            for name, array in sorted(model.parameters.items())
-        ],
-        "parameter_bytes": model.num_bytes,
-        "schema_version": SCHEMA_VERSION,
-        **model.quantization,
-        "info": model.info.to_json(),
-    }
-
-
-def _library(path: Path) -> dict[str, Any]:
+    from ..model.artefact import QuantizedModel
     from ..runtime.library_file import read_metadata
 
-    metadata = read_metadata(path)
-    return {
-        "kind": "compiled library",
-        "path": str(path),
-        "bytes": metadata.file_bytes,
-        "parameter_bytes": metadata.weight_bytes,
-        "target": dict(metadata.target),
-        "runtime": metadata.runtime,
-        "required_cpu_features": list(metadata.required_cpu_features),
-        **({"device_code": _device_code(metadata)} if metadata.device_code else {}),
-        "device": metadata.device,
-        "architectures": list(metadata.architectures),
-        "functions": [
-            {
-                "name": f.name,
-                "batch": f.batch,
-                "seq_len": f.seq_len,
-                **({"symbol": f.symbol, "arena_bytes": f.arena_bytes} if f.symbol else {}),
-            }
-            for f in metadata.functions
-        ],
-        "inputs": [i.to_json() for i in metadata.inputs],
-        "outputs": [asdict(output) for output in metadata.outputs],
-        "parameters": [
-            {"name": p.name, "dtype": p.dtype, "shape": list(p.shape)} for p in metadata.parameters
-        ],
-        "info": metadata.info.to_json(),
-        "versions": dict(metadata.versions),
-        "source_sha256": metadata.source_sha256,
-        "tokenizer": sorted(metadata.tokenizer),
-    }
-
-
-def _device_code(metadata: LibraryMetadata) -> dict[str, Any]:
-    """What a library says about its device code, kernels in the order in which they run."""
-    calls = [kernel.name for function in metadata.functions for kernel in function.kernels]
-    order = {name: place for place, name in reversed(list(enumerate(calls)))}
-    kernels = sorted(
-        metadata.device_code.get("kernels", ()),
-        key=lambda kernel: (order.get(kernel["kernel"], len(calls)), kernel["name"]),
-    )
-    return {**metadata.device_code, "kernels": kernels}
+    if path.is_dir():
+        return QuantizedModel.load(path).document(path)
+    return read_metadata(path).document()
 
 
 def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     """Label and text of every line of the human form."""
+    from ..compiler.statements import device_statements
+
     info = document["info"]
     lines = [
         (document["kind"], document["path"]),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..common.errors import ExitCode
 from .options import HeadOptions
 from .result import CommandResult
-from .source_scales import model_document, model_lines
+from .source_scales import model_lines
 from .tables import Table
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def inspect_model(path: Path, source: HeadOptions, verbose: bool) -> CommandResu
         With the exit code for a model that cannot be used if it is refused.
     """
     from ..frontend import UnsupportedModelError
+    from ..quantization.given import given_document
     from .progress import progress
 
     with progress("importing the model"):
@@ -52,7 +53,7 @@ def inspect_model(path: Path, source: HeadOptions, verbose: bool) -> CommandResu
     }
     scales: list[tuple[str, str]] = []
     if model.given is not None:
-        given = model_document(model, model.given, "accurate")
+        given = given_document(model, model.given, "accurate")
         document["quantisation"] = given
         scales = model_lines(given, verbose)
 

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
     from ..frontend import CanonicalModel
 
-MAX_TEXTS_BYTES = 256 * 2**20
-MAX_TEXTS = 2**20
-"""Of a file of texts."""
-
 _LARGEST = 65536
 
 
@@ -148,7 +144,7 @@ class Board:
     @property
     def address(self) -> Address | None:
         """Where it is; None without ``--rpc``."""
-        return parse_address(self.rpc, self.key)
+        return address_of(self.rpc, self.key)
 
 
 @dataclass(frozen=True)
@@ -301,92 +297,12 @@ def _size(option: str, text: str, word: str, todo: str) -> int:
     return int(stripped)
 
 
-def read_texts(option: str, path: Path, limit: int | None = None) -> list[str]:
-    """Read texts from a file, one per line; lines of white space are left out.
-
-    Parameters
-    ----------
-    option : str
-        Name of the option, for the errors.
-    path : pathlib.Path
-        A UTF-8 text file.
-    limit : int, optional
-        Use only the first ones.
-
-    Returns
-    -------
-    list of str
-        At least one text.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, is too large, is not UTF-8 text, or holds no text.
-    """
-    place, todo = str(path), "give a UTF-8 text file with one text per line"
-    what = f"cannot read the texts of {option}"
-    try:
-        with path.expanduser().open("rb") as stream:
-            read = stream.read(MAX_TEXTS_BYTES + 1)
-        if len(read) > MAX_TEXTS_BYTES:
-            why = f"it has more than {MAX_TEXTS_BYTES} bytes"
-            raise UsageError(what, place, why, "give fewer texts, or the file in parts")
-        content = read.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    except OSError as error:
-        raise UsageError(what, place, error.strerror or str(error), todo) from error
-    except UnicodeDecodeError as error:
-        why = f"it is not UTF-8 text (byte {error.start})"
-        raise UsageError(what, place, why, todo) from error
-    texts = [line.strip() for line in content.split("\n") if line.strip()][:limit]
-    if len(texts) > MAX_TEXTS:
-        why = f"it has {len(texts)} texts, and {MAX_TEXTS} are the most"
-        raise UsageError(what, place, why, "give fewer texts, or the file in parts")
-    if not texts:
-        why = "it is empty" if not content else "it holds only white space"
-        raise UsageError(f"no text in the file of {option}", place, why, todo)
-    return texts
-
-
-def parse_address(rpc: str | None, key: str | None) -> Address | None:
-    """Parse what ``--rpc`` and ``--key`` were given; None if neither was.
-
-    Parameters
-    ----------
-    rpc : str or None
-        ``HOST:PORT``; an IPv6 number in brackets.
-    key : str or None
-        Key of the board.
-
-    Returns
-    -------
-    ibert_tvm.targets.rpc.Address or None
-
-    Raises
-    ------
-    UsageError
-        If the address has another form, or there is a key without an address.
-    """
+def address_of(rpc: str | None, key: str | None, option: str = "--key") -> Address | None:
+    """What ``--rpc`` and the option of a key name; None if neither was given."""
+    if rpc is None and key is not None:
+        raise UsageError(f"{option} was given without --rpc", todo="give --rpc HOST:PORT as well")
     if rpc is None:
-        if key is not None:
-            raise UsageError("--key was given without --rpc", todo="give --rpc HOST:PORT as well")
         return None
     from ibert_tvm.targets.rpc import Address
 
-    host, colon, port = rpc.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    digits = port.isascii() and port.isdigit()
-    if not (host and colon and digits and 1 <= int(port) <= 65535):
-        raise UsageError(
-            f"bad value for --rpc: {rpc!r}",
-            why="it is not HOST:PORT with a port from 1 to 65535",
-            todo="give the address of a board's server or of a tracker, for example "
-            "--rpc 192.168.1.7:9090",
-        )
-    name = key or ""
-    if any(letter.isspace() for letter in name) or ":" in name:
-        raise UsageError(
-            f"bad value for --key: {name!r}",
-            why="a key has no white space and no colon",
-            todo="give the key that the board's server was started with",
-        )
-    return Address(host, int(port), name)
+    return Address.parse(rpc, key or "")

@@ -15,8 +15,9 @@ from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
 from ..common.errors import UsageError
 from ..quantization.fidelity import FIDELITIES
 from ..quantization.options import OBSERVERS
+from ..texts import data_file, read_texts
 from .eval_task import TaskOptions
-from .options import HeadOptions, MaybeOne, parse_pairs, parse_size, read_texts
+from .options import HeadOptions, MaybeOne, parse_pairs, parse_size
 from .result import CommandResult
 from .signature import Choice
 from .source_scales import artefact_lines
@@ -118,7 +119,6 @@ def command(
     """
     from ..common.files import check_replaceable, check_writable
     from ..model.artefact import is_artefact
-    from ..texts import data_file
     from .progress import progress
 
     wanted = None if seq_len is None else parse_size("--seq-len", seq_len)

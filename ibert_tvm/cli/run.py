@@ -10,7 +10,8 @@ from typer import Option
 
 from ..common.errors import DocumentError, UsageError
 from ..model.model_info import REAL_INPUTS
-from .options import Board, DeviceOption, MaybeOne, check_device, read_texts
+from ..texts import read_texts
+from .options import Board, DeviceOption, MaybeOne, check_device
 from .result import CommandResult
 
 if TYPE_CHECKING:

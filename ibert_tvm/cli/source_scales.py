@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..frontend.given import GivenQuantization
-    from ..frontend.model import CanonicalModel
+    pass
 
 _USES = {
     "inside": "inside operators that are computed in one piece",
@@ -67,47 +65,6 @@ def artefact_lines(source: Mapping[str, Any], verbose: bool) -> list[tuple[str, 
         text = "keys counted from the middle of their grid, which softmax does not see"
         lines.append(("shifted", f"{text}: {_listed(source['centred_keys'], verbose)}"))
     return lines + _ignored(source["ignored"], verbose)
-
-
-def model_document(model: CanonicalModel, given: GivenQuantization, preset: str) -> dict[str, Any]:
-    """Describe what a model came with, before it is quantised.
-
-    Parameters
-    ----------
-    model : CanonicalModel
-        The model.
-    given : GivenQuantization
-        What it came with.
-    preset : str
-        The preset that decides which scales are needed.
-
-    Returns
-    -------
-    dict
-        ``edges``: every rounding of the source and what it belongs to; ``missing``: what the
-        source has no scale for; ``notes``: scales that cannot be used as they are; ``matrices``:
-        per layer the rows whose integers were found.
-    """
-    from ibert_tvm.relay_passes.lower import requirements
-
-    from ..quantization.given import fill_scales
-
-    scales = fill_scales(given, requirements(model.module, preset))
-    return {
-        "preset": preset,
-        "edges": [asdict(edge) for edge in given.edges],
-        "missing": [asdict(item) for item in scales.missing],
-        "notes": [asdict(note) for note in scales.notes],
-        "matrices": {
-            name: {
-                "tensor": matrix.tensor,
-                "rows": len(matrix.found),
-                "found": int(matrix.found.sum()),
-            }
-            for name, matrix in given.matrices.items()
-        },
-        "centred_keys": list(given.centred_keys),
-    }
 
 
 def model_lines(document: Mapping[str, Any], verbose: bool) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 from typer import Option
 
 from ..common.errors import ExitCode, UsageError
-from .options import AtLeastOne, Board, parse_address
+from .options import AtLeastOne, Board, address_of
 from .result import CommandResult
 
 # About what each takes, with weights of 22 million parameters.
@@ -60,9 +60,7 @@ def command(
     from ..common.files import check_writable, write_file
     from .progress import progress
 
-    if rpc_key is not None and rpc is None:
-        raise UsageError("--rpc-key was given without --rpc", todo="give --rpc HOST:PORT as well")
-    address = parse_address(rpc, rpc_key)
+    address = address_of(rpc, rpc_key, "--rpc-key")
     if emulate and address is not None:
         raise UsageError(
             "both --emulate and --rpc were given",

@@ -115,6 +115,22 @@ class QuantizedModel:
         """Names of the program's inputs, in order."""
         return list(self.program.inputs)
 
+    def document(self, path: Path) -> dict[str, Any]:
+        """What `ibert inspect` says of it in the folder that it was read from."""
+        return {
+            "kind": "quantised model",
+            "path": str(path),
+            "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
+            "parameters": [
+                {"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
+                for name, array in sorted(self.parameters.items())
+            ],
+            "parameter_bytes": self.num_bytes,
+            "schema_version": SCHEMA_VERSION,
+            **self.quantization,
+            "info": self.info.to_json(),
+        }
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the folder, replacing an artefact of the same name and nothing else.
 

@@ -19,19 +19,23 @@ What the source does not round stays missing, for calibration. Weights keep thei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ibert_tvm.relay_passes.lower import Requirement
+from ibert_tvm.relay_passes.lower import Requirement, requirements
 from ibert_tvm.relay_passes.lower.rule import FACTOR_BY_CHANNEL, MATMUL, STREAM
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
 from ..common.errors import UsageError
 from ..frontend.given import GivenQuantization, GivenScale
 
-__all__ = ["GivenScales", "Missing", "ScaleNote", "fill_scales", "missing_scales"]
+if TYPE_CHECKING:
+    from ..frontend.model import CanonicalModel
+
+__all__ = ["GivenScales", "Missing", "ScaleNote", "fill_scales", "given_document", "missing_scales"]
 
 _STREAM_HIGH = 2**15 - 1
 _SHORT_HIGH = 2**14 - 1
@@ -348,3 +352,40 @@ def _asymmetric(
         return ActivationQuant(float(scale), low, high, zero)
     largest = float(np.max(scale))
     return ActivationQuant(largest, low, high, zero, np.asarray(scale) / largest)
+
+
+def given_document(model: CanonicalModel, given: GivenQuantization, preset: str) -> dict[str, Any]:
+    """Describe what a model came with, before it is quantised.
+
+    Parameters
+    ----------
+    model : CanonicalModel
+        The model.
+    given : GivenQuantization
+        What it came with.
+    preset : str
+        The preset that decides which scales are needed.
+
+    Returns
+    -------
+    dict
+        ``edges``: every rounding of the source and what it belongs to; ``missing``: what the
+        source has no scale for; ``notes``: scales that cannot be used as they are; ``matrices``:
+        per layer the rows whose integers were found.
+    """
+    scales = fill_scales(given, requirements(model.module, preset))
+    return {
+        "preset": preset,
+        "edges": [asdict(edge) for edge in given.edges],
+        "missing": [asdict(item) for item in scales.missing],
+        "notes": [asdict(note) for note in scales.notes],
+        "matrices": {
+            name: {
+                "tensor": matrix.tensor,
+                "rows": len(matrix.found),
+                "found": int(matrix.found.sum()),
+            }
+            for name, matrix in given.matrices.items()
+        },
+        "centred_keys": list(given.centred_keys),
+    }

@@ -272,6 +272,49 @@ class LibraryMetadata:
         """What kernels run on: ``"cpu"`` or ``"cuda"``."""
         return "cuda" if self.architectures else "cpu"
 
+    def document(self) -> dict[str, Any]:
+        """What `ibert inspect` says: all but the content of the tokenizer's files."""
+        return {
+            "kind": "compiled library",
+            "path": str(self.path),
+            "bytes": self.file_bytes,
+            "parameter_bytes": self.weight_bytes,
+            "target": dict(self.target),
+            "runtime": self.runtime,
+            "required_cpu_features": list(self.required_cpu_features),
+            **({"device_code": self._device_document()} if self.device_code else {}),
+            "device": self.device,
+            "architectures": list(self.architectures),
+            "functions": [
+                {
+                    "name": f.name,
+                    "batch": f.batch,
+                    "seq_len": f.seq_len,
+                    **({"symbol": f.symbol, "arena_bytes": f.arena_bytes} if f.symbol else {}),
+                }
+                for f in self.functions
+            ],
+            "inputs": [i.to_json() for i in self.inputs],
+            "outputs": [asdict(output) for output in self.outputs],
+            "parameters": [
+                {"name": p.name, "dtype": p.dtype, "shape": list(p.shape)} for p in self.parameters
+            ],
+            "info": self.info.to_json(),
+            "versions": dict(self.versions),
+            "source_sha256": self.source_sha256,
+            "tokenizer": sorted(self.tokenizer),
+        }
+
+    def _device_document(self) -> dict[str, Any]:
+        """Device code, with kernels in the order in which they run."""
+        calls = [kernel.name for function in self.functions for kernel in function.kernels]
+        order = {name: place for place, name in reversed(list(enumerate(calls)))}
+        kernels = sorted(
+            self.device_code.get("kernels", ()),
+            key=lambda kernel: (order.get(kernel["kernel"], len(calls)), kernel["name"]),
+        )
+        return {**self.device_code, "kernels": kernels}
+
     @cached_property
     def max_seq_len(self) -> int:
         """Longest compiled sequence."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ibert_tvm.common.errors import UsageError
@@ -40,3 +41,45 @@ class PackageOptions:
     def kernels(self) -> str:
         """Form of the kernels alone: ``"objects"`` or ``"c"``."""
         return OBJECTS if self.emit == OBJECTS else C_SOURCES
+
+
+_UNITS = {"": 1, "K": 1024, "M": 1024**2}
+_EXAMPLE = {"--flash": "1M", "--ram": "192K"}
+
+
+def parse_memory(option: str, text: str) -> int:
+    """Parse an amount of memory such as ``192K``.
+
+    Parameters
+    ----------
+    option : str
+        Name of the option, for the error.
+    text : str
+        A whole number of bytes, of K (1024 bytes) or of M (1024 K); KB, KiB, MB and MiB mean the
+        same.
+
+    Returns
+    -------
+    int
+        Bytes.
+
+    Raises
+    ------
+    UsageError
+        If it is not a positive number with one of these units.
+    """
+
+    def refused(why: str) -> UsageError:
+        example = f"{option} {_EXAMPLE[option]}"
+        todo = f"give bytes, or a whole number with K or M, for example {example}"
+        return UsageError(f"bad value for {option}: {text!r}", why=why, todo=todo)
+
+    found = re.fullmatch(r"\s*([0-9]+)\s*([A-Za-z]*)\s*", text, flags=re.ASCII)
+    if found is None:
+        raise refused("it is not a whole number with a unit")
+    unit = re.sub(r"(?<=[KM])(I?B)$|^B$", "", found[2].upper())
+    if unit not in _UNITS:
+        raise refused(f"{found[2]!r} is not a unit; K is 1024 bytes, M is 1024 K")
+    if int(found[1]) == 0:
+        raise refused("it is 0")
+    return int(found[1]) * _UNITS[unit]

@@ -14,10 +14,14 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ibert_tvm.common.errors import TargetError
 
 from ..programs import run
+
+if TYPE_CHECKING:
+    from ..description import TargetDescription
 
 CUDA_VARIABLE = "IBERT_CUDA_HOME"
 _VARIABLES = ("CUDA_HOME", "CUDA_PATH")
@@ -217,3 +221,22 @@ def _architectures(nvcc: str) -> tuple[int, ...]:
 def _asked(nvcc: str, option: str) -> str:
     done = run([nvcc, option], seconds=_ANSWER_SECONDS)
     return done.stdout or done.stderr
+
+
+def check_toolchain(description: TargetDescription) -> None:
+    """Refuse a target with a GPU for which nothing here compiles; nothing for other targets.
+
+    Parameters
+    ----------
+    description : TargetDescription
+        The target.
+
+    Raises
+    ------
+    TargetError
+        If a program is missing, or does not know the architecture.
+    """
+    if description.gpu is None:
+        return
+    toolchain = find_cuda_toolchain(description.name)
+    check_architectures(toolchain, description.gpu.architectures, description.name)

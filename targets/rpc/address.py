@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ibert_tvm.common.errors import DocumentError
+from ibert_tvm.common.errors import DocumentError, UsageError
 from ibert_tvm.common.strict_json import JsonObject, decode, parse, shown
 
 from .errors import BoardError
@@ -49,6 +49,33 @@ class Address:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}" + (f" (key {self.key!r})" if self.key else "")
+
+    @classmethod
+    def parse(cls, text: str, key: str) -> Address:
+        """Read ``HOST:PORT``, with an IPv6 number in brackets, and a key, which may be empty.
+
+        Raises
+        ------
+        UsageError
+            If one of them has another form.
+        """
+        host, colon, port = text.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        digits = port.isascii() and port.isdigit()
+        if not (host and colon and digits and 1 <= int(port) <= 65535):
+            raise UsageError(
+                f"bad value for --rpc: {text!r}",
+                why="it is not HOST:PORT with a port from 1 to 65535",
+                todo="give the address of a board's server or of a tracker, for example "
+                "--rpc 192.168.1.7:9090",
+            )
+        if any(letter.isspace() for letter in key) or ":" in key:
+            raise UsageError(
+                f"bad value for --key: {key!r}",
+                why="a key has no white space and no colon",
+                todo="give the key that the board's server was started with",
+            )
+        return cls(host, int(port), key)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.cli.bare_metal import parse_memory
 from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.targets.bare_metal.document import DOCUMENT, KIND
+from ibert_tvm.targets.bare_metal.options import parse_memory
 from tests.arm.tools import needs
 
 from .conftest import Outcome, Refused

@@ -84,8 +84,8 @@ def test_places_and_sizes(
 def test_files_of_texts(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
-    monkeypatch.setattr("ibert_tvm.cli.options.MAX_TEXTS_BYTES", 16)
-    monkeypatch.setattr("ibert_tvm.cli.options.MAX_TEXTS", 3)
+    monkeypatch.setattr("ibert_tvm.texts.MAX_TEXTS_BYTES", 16)
+    monkeypatch.setattr("ibert_tvm.texts.MAX_TEXTS", 3)
     file = tmp_path / "texts.txt"
     if content is not None:
         file.write_bytes(content)

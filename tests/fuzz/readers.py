@@ -402,7 +402,7 @@ def _texts() -> list[Files]:
 
 
 def _read_texts(folder: Path) -> object:
-    from ibert_tvm.cli.options import read_texts
+    from ibert_tvm.texts import read_texts
 
     return read_texts("--texts", folder / "texts.txt")
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import tvm
 
-from ibert_tvm.cli.compile import tuning_statement
 from ibert_tvm.common.integrity import sealed
+from ibert_tvm.compiler.statements import tuning_statement
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.runtime import load_library
