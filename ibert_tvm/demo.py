@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .common.errors import ModelError, VerificationError
+from .common.strict_json import JsonDict, JsonObject
 from .evaluation.evaluate import Fidelity, evaluate_integers, fidelity
 from .evaluation.metrics import pairwise_cosine
 from .texts import packaged_texts
@@ -91,13 +92,13 @@ class DemoResult:
     float_similarities: NDArray[np.float64]
     integer_similarities: NDArray[np.float64]
     bit_exact: bool
-    integer_only: Mapping[str, Any]
+    integer_only: JsonObject
     latencies: tuple[Latency, ...]
     bytes: Mapping[str, int]
     fidelity: Fidelity
     seconds: Mapping[str, float]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return everything as a JSON-able dictionary."""
         return {
             "model": self.model,

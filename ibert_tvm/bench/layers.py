@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from ..common.strict_json import JsonDict
 from ..model.roles import block_of, role_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Part:
         """Multiply-accumulates per byte read or written; None without either."""
         return self.macs / self.num_bytes if self.macs and self.num_bytes else None
 
-    def to_json(self, known: bool, ceiling: Ceiling) -> dict[str, Any]:
+    def to_json(self, known: bool, ceiling: Ceiling) -> JsonDict:
         """All that is said of it, without rates where the work is not `known` for padding."""
         gmacs = self.gmacs if known else None
         return {
@@ -122,7 +123,7 @@ class Profile:
         """By repeated layer (``encoder.layer.3``); else by first word (``embeddings``)."""
         return self.by(lambda part: block_of(part.layer) or part.name)
 
-    def to_json(self, known: bool, ceiling: Ceiling) -> dict[str, list[dict[str, Any]]]:
+    def to_json(self, known: bool, ceiling: Ceiling) -> dict[str, list[JsonDict]]:
         """All calls, and their sums; as for `Part.to_json`."""
         groups = {
             "kernels": self.parts,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..common.strict_json import JsonDict
 from ..encoder import Encoder
 from ..runtime import Library, load_library
 from ..runtime.device import choose_device
@@ -98,7 +99,7 @@ class Job:
             for count in counts:
                 yield load_library(path, num_threads=count), measure_ceiling(count)
 
-    def row(self, library: Library, function: FunctionRecord, ceiling: Ceiling) -> dict[str, Any]:
+    def row(self, library: Library, function: FunctionRecord, ceiling: Ceiling) -> JsonDict:
         """Measure one shape."""
         if self.texts is None:
             batches = [full_batch(self.metadata, function.batch, function.seq_len)]
@@ -112,7 +113,7 @@ class Job:
         real = sum(b.tokens for b in batches) / sum(b.places for b in batches)
         # Padding makes the work uncertain.
         gmacs = function.macs / latency.median_ms * 1e-6 if function.macs and real == 1 else None
-        row: dict[str, Any] = {
+        row: JsonDict = {
             "function": function.name,
             "batch": function.batch,
             "seq_len": function.seq_len,
@@ -130,7 +131,7 @@ class Job:
             row["gpu_ms"] = measure_gpu_time(library, function, self.seconds / 4)
         return row
 
-    def sentences(self, library: Library) -> list[dict[str, Any]]:
+    def sentences(self, library: Library) -> list[JsonDict]:
         """From strings to vectors, if there are texts and the model gives vectors."""
         if self.texts is None or self.address is not None or self.on_gpu:
             return []
@@ -139,7 +140,7 @@ class Job:
         rates = measure_sentences(library, self.texts, self.seconds, self.against)
         return [rate.to_json(rates[0]) for rate in rates]
 
-    def machine(self, library: Library) -> dict[str, Any]:
+    def machine(self, library: Library) -> JsonDict:
         """What the library ran on."""
         if self.address is not None:
             board = cast("RemoteEngine", library.engine).description
@@ -156,10 +157,10 @@ class Job:
 class Measured:
     """Rows of results, and the machine that they are of."""
 
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[JsonDict] = field(default_factory=list)
     ceilings: dict[int, Ceiling] = field(default_factory=dict)
-    machine: dict[str, Any] = field(default_factory=dict)
-    sentences: list[dict[str, Any]] = field(default_factory=list)
+    machine: JsonDict = field(default_factory=dict)
+    sentences: list[JsonDict] = field(default_factory=list)
 
 
 def measure(job: Job, turn: Callable[[FunctionRecord, Library], None]) -> Measured:
@@ -177,7 +178,7 @@ def measure(job: Job, turn: Callable[[FunctionRecord, Library], None]) -> Measur
     return found
 
 
-def this_machine() -> dict[str, Any]:
+def this_machine() -> JsonDict:
     """System, processor, its number, and how busy it is."""
     from ibert_tvm.targets import TargetError, get_target
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from ..common.strict_json import JsonDict
 from ..encoder import Encoder
 from ..runtime import Library
 
@@ -47,7 +47,7 @@ class Rate:
         """Texts per second, by the median round."""
         return self.texts / statistics.median(self.seconds)
 
-    def to_json(self, first: Rate) -> dict[str, Any]:
+    def to_json(self, first: Rate) -> JsonDict:
         """What was measured, and how many times as fast the first one is."""
         return {
             "name": self.name,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..common.errors import LibraryError, UsageError
+from ..common.strict_json import JsonDict, JsonObject
 from .result import CommandResult
 from .tables import Table
 
@@ -86,7 +86,7 @@ def package_options(target: TargetDescription, wanted: Microcontroller) -> Packa
     )
 
 
-def package_facts(path: Path) -> dict[str, Any]:
+def package_facts(path: Path) -> JsonDict:
     """What `ibert compile` says of a package that it wrote, besides what it says of a library."""
     from ibert_tvm.targets.bare_metal import read_package
 
@@ -131,7 +131,7 @@ def inspect_package(path: Path) -> CommandResult:
     return CommandResult({"path": str(path), **document}, [Table((), rows)])
 
 
-def _package_rows(path: Path, document: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _package_rows(path: Path, document: JsonObject) -> list[tuple[str, str]]:
     shapes = ", ".join(f"{f['batch']}x{f['seq_len']}" for f in document["functions"])
     return [
         ("package", str(path)),
@@ -145,7 +145,7 @@ def _package_rows(path: Path, document: Mapping[str, Any]) -> list[tuple[str, st
     ]
 
 
-def memory_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+def memory_rows(document: JsonObject) -> list[tuple[str, str]]:
     """The memory that a package takes, and what was checked, for people."""
     flash, ram = document["memory"]["flash"], document["memory"]["ram"]
     return [

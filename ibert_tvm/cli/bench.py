@@ -8,11 +8,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict
 from ..texts import read_texts
 from .options import Board, DeviceOption, check_device, parse_sizes
 from .progress import progress
@@ -236,7 +237,7 @@ _PART_COLUMNS = (
 )
 
 
-def _summary(document: dict[str, Any]) -> str:
+def _summary(document: JsonDict) -> str:
     machine = document["machine"]
     where = f"{machine['processor']}, {machine['processors']} processors"
     if "device" in machine:
@@ -247,7 +248,7 @@ def _summary(document: dict[str, Any]) -> str:
     return f"{document['library']} for {document['target']}, on {where}; {document['inputs']}"
 
 
-def _results(rows: list[dict[str, Any]]) -> Table:
+def _results(rows: list[JsonDict]) -> Table:
     """The table; that of a GPU has its own time, and nothing of threads."""
     columns: tuple[tuple[str, str, str], ...] = _COLUMNS
     if any("gpu_ms" in row for row in rows):
@@ -256,7 +257,7 @@ def _results(rows: list[dict[str, Any]]) -> Table:
     return record_table(columns, [{**row, "shape": _shape(row)} for row in rows])
 
 
-def _shape(row: dict[str, Any]) -> str:
+def _shape(row: JsonDict) -> str:
     return f"{row['batch']}x{row['seq_len']}"
 
 
@@ -270,7 +271,7 @@ def _ceiling_line(count: int, ceiling: Ceiling) -> str:
     return f"ceiling of {_threads(count)}: {ceiling.gmacs:.1f} GMAC/s ({ceiling.instruction})"
 
 
-def _layers(row: dict[str, Any]) -> list[str | Table]:
+def _layers(row: JsonDict) -> list[str | Table]:
     title = _shape(row)
     if row["threads"] is not None:
         title += f", {_threads(row['threads'])}"

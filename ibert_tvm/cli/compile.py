@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict
 from .bare_metal import Microcontroller, memory_rows, package_facts, package_options
 from .options import Shapes, TargetOption
 from .result import CommandResult
@@ -111,7 +112,7 @@ def command(
         check_writable(dump_ir)
 
     started = time.perf_counter()
-    on_the_way: dict[str, Any] = {}
+    on_the_way: JsonDict = {}
     with progress(_IMPORT_SHARES | _SHARES if float_model else _SHARES) as line:
         from ..model.artefact import QuantizedModel
 
@@ -133,7 +134,7 @@ def command(
         line.step("link")
         _, check = compiled.export_checked(output, options, require_load)
     seconds = round(time.perf_counter() - started, 3)
-    document: dict[str, Any] = {
+    document: JsonDict = {
         "output": str(output),
         "target": target,
         "runtime": compiled.runtime,
@@ -178,7 +179,7 @@ def command(
 
 def _quantized(
     model: Path, shapes: Shapes, line: Line
-) -> tuple[list[tuple[int, int]], QuantizedModel, dict[str, Any]]:
+) -> tuple[list[tuple[int, int]], QuantizedModel, JsonDict]:
     """Import and quantise a float model: the shapes to compile it for, it, and what to say."""
     from ..frontend import load
     from ..quantization.post_training import default_texts, quantize_by_default

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict
 from ..texts import data_file, read_texts
 from .eval_task import TaskOptions, evaluate
 from .options import DeviceOption, ImportOptions, MaybeOne, check_device, parse_size
@@ -141,7 +142,7 @@ def compare(
     check_seq_len(length, info, metadata)
 
     started = time.perf_counter()
-    document: dict[str, Any]
+    document: JsonDict
     work = "measuring, Ctrl-C for what is known" if why else "evaluating"
     with progress({"loading the models": 1, work: 4}) as line:
         from ..evaluation.evaluate import fidelity

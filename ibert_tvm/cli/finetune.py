@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Option
 
 from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
 
+from ..common.strict_json import JsonDict
 from ..train.settings import DISTILLATIONS, TRAINED, FinetuneSettings
 from .eval_task import named_columns
 from .result import CommandResult
@@ -90,7 +91,7 @@ def command(
             yield line.advance
 
     result = finetune(model, examples, output, settings, judged, stage, float_output)
-    document: dict[str, Any] = {
+    document: JsonDict = {
         "output": str(output),
         "task": task,
         "settings": settings.to_json(),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..common.strict_json import JsonObject
 from .tables import Table
 
 if TYPE_CHECKING:
     pass
 
 
-def kernel_table(cuda: Mapping[str, Any]) -> Table:
+def kernel_table(cuda: JsonObject) -> Table:
     """Make a table of device kernels; numbers of several architectures stand side by side.
 
     Parameters
@@ -23,7 +24,7 @@ def kernel_table(cuda: Mapping[str, Any]) -> Table:
     -------
     Table
     """
-    rows: dict[str, list[Mapping[str, Any]]] = {}
+    rows: dict[str, list[JsonObject]] = {}
     for kernel in cuda["kernels"]:
         rows.setdefault(kernel["name"], []).append(kernel)
     headers = (
@@ -33,9 +34,7 @@ def kernel_table(cuda: Mapping[str, Any]) -> Table:
     return Table(headers, [_row(name, kernels, cuda) for name, kernels in rows.items()])
 
 
-def _row(
-    name: str, kernels: Sequence[Mapping[str, Any]], cuda: Mapping[str, Any]
-) -> tuple[str, ...]:
+def _row(name: str, kernels: Sequence[JsonObject], cuda: JsonObject) -> tuple[str, ...]:
     launch = cuda.get("launches", {}).get(name)
     dynamic = launch["dynamic_shared_bytes"] if launch else 0
     return (

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict
 from .bare_metal import inspect_package
 from .gpu import kernel_table
 from .inspect_model import inspect_model
@@ -59,7 +60,7 @@ def command(
     return CommandResult(document, shown)
 
 
-def document_of(path: Path) -> dict[str, Any]:
+def document_of(path: Path) -> JsonDict:
     """What a quantised model or a library holds."""
     from ..model.artefact import QuantizedModel
     from ..runtime.library_file import read_metadata
@@ -69,7 +70,7 @@ def document_of(path: Path) -> dict[str, Any]:
     return read_metadata(path).document()
 
 
-def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
+def _lines(document: JsonDict, verbose: bool) -> list[tuple[str, str]]:
     """Label and text of every line of the human form."""
     from ..compiler.statements import device_statements
 
@@ -138,7 +139,7 @@ def _lines(document: dict[str, Any], verbose: bool) -> list[tuple[str, str]]:
     return lines
 
 
-def _device_line(document: dict[str, Any]) -> str:
+def _device_line(document: JsonDict) -> str:
     """What kernels run on."""
     if document["device"] == "cpu":
         return "the processor"

@@ -13,6 +13,7 @@ from typer import Option
 from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict
 from ..quantization.fidelity import FIDELITIES
 from ..quantization.options import OBSERVERS
 from ..texts import data_file, read_texts
@@ -161,7 +162,7 @@ def command(
             )
     quantized.save(output)
     chosen = quantized.quantization["calibration"]
-    document: dict[str, Any] = {
+    document: JsonDict = {
         "output": str(output),
         "preset": quantized.preset,
         "fidelity": chosen.get("fidelity"),

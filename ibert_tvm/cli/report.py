@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict
 from .options import ImportOptions
 from .report_parts import Job, check_job, collect
 from .result import CommandResult
@@ -58,7 +58,7 @@ def command(
     for each in jobs:
         check_job(each)
 
-    document: dict[str, Any] = {}
+    document: JsonDict = {}
     lines = []
     if graph is not None:
         folder = jobs[0].folder
@@ -98,7 +98,7 @@ def command(
     return CommandResult(document, lines)
 
 
-def _document(artefacts: list[dict[str, Any]]) -> dict[str, Any]:
+def _document(artefacts: list[JsonDict]) -> JsonDict:
     """All that the page holds."""
     import datetime
 

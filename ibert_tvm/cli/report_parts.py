@@ -12,11 +12,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
 from ..common.errors import LibraryError, TargetError, UsageError
+from ..common.strict_json import JsonDict
 from .options import AtLeastOne, Board, ImportOptions, MaybeOne, parse_sizes
 
 if TYPE_CHECKING:
@@ -153,13 +154,13 @@ def _check_pair(job: Job) -> None:
         )
 
 
-def _package(path: Path) -> dict[str, Any]:
+def _package(path: Path) -> JsonDict:
     from ibert_tvm.targets.bare_metal import read_package
 
     return read_package(path)
 
 
-def _metadata(path: Path) -> dict[str, Any]:
+def _metadata(path: Path) -> JsonDict:
     """What `ibert inspect` says, without the scales per channel, which are megabytes."""
     from . import inspect
 
@@ -167,7 +168,7 @@ def _metadata(path: Path) -> dict[str, Any]:
     return {name: value for name, value in document.items() if name != _SCALES}
 
 
-def collect(jobs: Sequence[Job], source: ImportOptions) -> list[dict[str, Any]]:
+def collect(jobs: Sequence[Job], source: ImportOptions) -> list[JsonDict]:
     """Gather the documents of artefacts that are compared with one float model.
 
     Parameters
@@ -196,9 +197,9 @@ class _Missing(Exception):
     """A document that there is not, and why."""
 
 
-def _collect(job: Job, load: Load) -> dict[str, Any]:
+def _collect(job: Job, load: Load) -> JsonDict:
     package = job.kind == "microcontroller package"
-    document: dict[str, Any] = {
+    document: JsonDict = {
         "name": job.path.name,
         "path": str(job.path),
         "kind": job.kind,
@@ -235,7 +236,7 @@ def _digest(job: Job) -> str:
     return files_sha256([job.path / MANIFEST if job.path.is_dir() else job.path])
 
 
-def _graph(job: Job, load: Load) -> dict[str, Any]:
+def _graph(job: Job, load: Load) -> JsonDict:
     """Of the integer program."""
     from ..model.artefact import QuantizedModel
     from ..report import program_graph
@@ -247,7 +248,7 @@ def _graph(job: Job, load: Load) -> dict[str, Any]:
         return program_graph(QuantizedModel.load(job.folder))
 
 
-def _fidelity(job: Job, load: Load) -> dict[str, Any]:
+def _fidelity(job: Job, load: Load) -> JsonDict:
     """Of the artefact itself; of a model that NumPy evaluates it says that of the layers, too."""
     if job.against is None:
         raise _Missing("--against MODEL was not given")
@@ -257,7 +258,7 @@ def _fidelity(job: Job, load: Load) -> dict[str, Any]:
     return _evaluated(job, load, job.path, most)
 
 
-def _layers(job: Job, load: Load) -> dict[str, Any] | None:
+def _layers(job: Job, load: Load) -> JsonDict | None:
     """Fidelity of the quantised model, with every value of it."""
     if job.against is None or job.kind == "quantised model":
         return None  # said already
@@ -266,7 +267,7 @@ def _layers(job: Job, load: Load) -> dict[str, Any] | None:
     return _evaluated(job, load, job.folder, job.layer_texts)
 
 
-def _diagnosis(job: Job, load: Load) -> dict[str, Any] | None:
+def _diagnosis(job: Job, load: Load) -> JsonDict | None:
     """Where the quantised model loses quality."""
     from .why import TEXTS
 
@@ -276,9 +277,7 @@ def _diagnosis(job: Job, load: Load) -> dict[str, Any] | None:
     return _evaluated(job, load, job.folder, None if job.limit is None else TEXTS, why=True)
 
 
-def _evaluated(
-    job: Job, load: Load, path: Path, most: int | None, why: bool = False
-) -> dict[str, Any]:
+def _evaluated(job: Job, load: Load, path: Path, most: int | None, why: bool = False) -> JsonDict:
     from .eval import compare
 
     assert job.against is not None
@@ -287,7 +286,7 @@ def _evaluated(
     return _plain(compare(path, job.against, load, job.text, length, limit, why).document)
 
 
-def _speed(job: Job, load: Load) -> dict[str, Any]:
+def _speed(job: Job, load: Load) -> JsonDict:
     """Of a library, on this machine."""
     from ..runtime.library_file import read_metadata
     from . import bench
@@ -308,7 +307,7 @@ def _speed(job: Job, load: Load) -> dict[str, Any]:
     return _plain(result.document)
 
 
-def _certificate(job: Job, load: Load) -> dict[str, Any]:
+def _certificate(job: Job, load: Load) -> JsonDict:
     """What `ibert verify` wrote of this very artefact."""
     from ..verification.certificate import read_certificate
 
@@ -344,7 +343,7 @@ def _length(path: Path) -> int:
     return min(_SEQ_LEN, read_metadata(path).max_seq_len)
 
 
-def _plain(document: dict[str, Any]) -> dict[str, Any]:
+def _plain(document: JsonDict) -> JsonDict:
     """A document as it is printed: NumPy's numbers are plain ones there."""
-    plain: dict[str, Any] = json.loads(json.dumps(document, default=lambda value: value.tolist()))
+    plain: JsonDict = json.loads(json.dumps(document, default=lambda value: value.tolist()))
     return plain

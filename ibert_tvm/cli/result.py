@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..common.errors import ExitCode
+from ..common.strict_json import JsonDict
 from .tables import Table
 
 
@@ -24,6 +24,6 @@ class CommandResult:
         Not 0 when the command did its work and the answer is bad news.
     """
 
-    document: dict[str, Any]
+    document: JsonDict
     shown: Sequence[str | Table]
     exit_code: ExitCode = ExitCode.OK

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from ..common.errors import DocumentError, UsageError
+from ..common.strict_json import JsonDict
 from ..model.model_info import REAL_INPUTS
 from ..texts import read_texts
 from .options import Board, DeviceOption, MaybeOne, check_device
@@ -122,7 +123,7 @@ def command(
             results = loaded.run(**given, dequantize=False)
         labels = _labels(loaded, results)
         used = loaded.device
-    document: dict[str, Any] = {"library": str(library), "outputs": {}}
+    document: JsonDict = {"library": str(library), "outputs": {}}
     document |= {"device": used} if address is None else {"board": str(address)}
     lines = []
     arrays = {}

@@ -28,6 +28,8 @@ from typing import (
 from typer import Argument, Option
 from typer.models import OptionInfo, ParameterInfo
 
+from ..common.strict_json import JsonObject
+
 if TYPE_CHECKING:
     from .result import CommandResult
 
@@ -52,7 +54,7 @@ class Settings:
         An `Option` or a `Choice`, by the field's name.
     """
 
-    annotated: Mapping[str, Any]
+    annotated: JsonObject
     without: Sequence[str] = ()
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..common.strict_json import JsonObject
 
 if TYPE_CHECKING:
     pass
@@ -20,7 +22,7 @@ _FORMS = {"matmul": "8-bit operand", "stream": "16-bit stream"}
 _MOST = 3
 
 
-def artefact_lines(source: Mapping[str, Any], verbose: bool) -> list[tuple[str, str]]:
+def artefact_lines(source: JsonObject, verbose: bool) -> list[tuple[str, str]]:
     """Describe the entry ``source_scales`` of a quantised model.
 
     Parameters
@@ -67,9 +69,9 @@ def artefact_lines(source: Mapping[str, Any], verbose: bool) -> list[tuple[str, 
     return lines + _ignored(source["ignored"], verbose)
 
 
-def model_lines(document: Mapping[str, Any], verbose: bool) -> list[tuple[str, str]]:
+def model_lines(document: JsonObject, verbose: bool) -> list[tuple[str, str]]:
     """Describe a `model_document`; parameters and result as for `artefact_lines`."""
-    edges: Sequence[Mapping[str, Any]] = document["edges"]
+    edges: Sequence[JsonObject] = document["edges"]
     used = [edge for edge in edges if edge["use"] == "value"]
     values = {edge["value"] for edge in used}
     lines = [("scales", f"{len(used)} of {len(edges)} roundings, of {len(values)} values")]
@@ -85,7 +87,7 @@ def model_lines(document: Mapping[str, Any], verbose: bool) -> list[tuple[str, s
     return lines + _ignored([edge for edge in edges if edge["use"] != "value"], verbose)
 
 
-def _ignored(edges: Sequence[Mapping[str, Any]], verbose: bool) -> list[tuple[str, str]]:
+def _ignored(edges: Sequence[JsonObject], verbose: bool) -> list[tuple[str, str]]:
     counts = Counter(edge["use"] for edge in edges)
     lines = [("ignored", f"{counts[use]} {text}") for use, text in _USES.items() if counts[use]]
     if verbose:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..common.strict_json import JsonObject
+
 _NARROWEST = 40
 
 R = TypeVar("R")
@@ -77,9 +79,7 @@ def _cell(value: Any, form: str) -> str:
     return f"{value:.{digits}f}"
 
 
-def record_table(
-    columns: Sequence[tuple[str, str, str]], records: Sequence[Mapping[str, Any]]
-) -> Table:
+def record_table(columns: Sequence[tuple[str, str, str]], records: Sequence[JsonObject]) -> Table:
     """Make a table of records.
 
     Parameters

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Option
 
+from ..common.strict_json import JsonDict, JsonObject
 from .options import AtLeastOne, Board, MaybeOne, Shapes, TargetOption
 from .result import CommandResult
 from .tables import Table, record_table
@@ -78,7 +78,7 @@ def command(
         result = tune(
             QuantizedModel.load(model), target, pairs, database, options, line.say, line.advance
         )
-    summary: dict[str, Any] = {
+    summary: JsonDict = {
         "schema_version": _SCHEMA,
         "database": str(database),
         "target": target,
@@ -127,7 +127,7 @@ _DETAILS = (
 )
 
 
-def _for_people(row: Mapping[str, Any]) -> dict[str, Any]:
+def _for_people(row: JsonObject) -> JsonDict:
     decisions = " ".join(f"{name}={value}" for name, value in (row["tile"] or {}).items())
     faster = f"{row['faster']:.2f}x" if row["faster"] else None
     return {**row, "faster": faster, "tile": decisions or None}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from ..common.strict_json import JsonObject
 
 
-def quantization_lines(summary: Mapping[str, Any]) -> list[str]:
+def quantization_lines(summary: JsonObject) -> list[str]:
     """Say how a float model was quantised on the way; nothing of one that was quantised."""
     if not summary:
         return []
@@ -23,7 +22,7 @@ def quantization_lines(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def memory_statement(report: Mapping[str, Any]) -> str:
+def memory_statement(report: JsonObject) -> str:
     """Say what memory a program without runtime needs."""
     arenas = ", ".join(f"{nbytes} for {name}" for name, nbytes in report["arena_bytes"].items())
     return (
@@ -32,7 +31,7 @@ def memory_statement(report: Mapping[str, Any]) -> str:
     )
 
 
-def integer_only_statement(report: Mapping[str, Any]) -> str:
+def integer_only_statement(report: JsonObject) -> str:
     """Say what the integer-only check of a compilation looked at and found."""
     summary = report.get("integer_only")
     if isinstance(summary, dict):
@@ -41,7 +40,7 @@ def integer_only_statement(report: Mapping[str, Any]) -> str:
     return f"integer only: {summary}"
 
 
-def tuning_statement(tuning: Mapping[str, Any]) -> str:
+def tuning_statement(tuning: JsonObject) -> str:
     """Say which kernels a tuning database knew.
 
     Parameters
@@ -56,7 +55,7 @@ def tuning_statement(tuning: Mapping[str, Any]) -> str:
     return text
 
 
-def device_statements(cuda: Mapping[str, Any]) -> list[str]:
+def device_statements(cuda: JsonObject) -> list[str]:
     """Say what device code a library has and what its audit found.
 
     Parameters

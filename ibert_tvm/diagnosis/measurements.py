@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.strict_json import JsonDict
 from ..evaluation.evaluate import check_pair, check_seq_len, own_tokenizer, vector_of_text
 from ..evaluation.metrics import row_cosine
 from .kinds import REQUANTISATION, ROUNDING, Kinds
@@ -85,7 +86,7 @@ def diagnose(
     return _Diagnosis(model, reference, batches, progress).run(texts)
 
 
-def _batches(tokens: TokenizedBatch) -> Iterator[tuple[NDArray[np.int64], dict[str, Any]]]:
+def _batches(tokens: TokenizedBatch) -> Iterator[tuple[NDArray[np.int64], JsonDict]]:
     """Texts of like length, padded to the longest: numbers of the texts, and inputs."""
     lengths = tokens.attention_mask.sum(axis=1)
     order = np.argsort(lengths, kind="stable")
@@ -121,7 +122,7 @@ class _Diagnosis:
         self,
         model: QuantizedModel,
         reference: CanonicalModel,
-        batches: list[tuple[NDArray[np.int64], dict[str, Any]]],
+        batches: list[tuple[NDArray[np.int64], JsonDict]],
         progress: Progress | None,
     ) -> None:
         self.mixed = MixedModel(model, reference)
@@ -191,7 +192,7 @@ class _Diagnosis:
         self,
         vectors: list[NDArray[np.float64]],
         rows: NDArray[np.int64],
-        inputs: dict[str, Any],
+        inputs: JsonDict,
         output: NDArray[Any],
     ) -> None:
         mask = inputs["attention_mask"]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ibert_tvm.relay_passes.canonical import FloatModel, FloatStep
 from ibert_tvm.relay_passes.integer.evaluate import check_array, lookup, run_operator
 
+from ..common.strict_json import JsonObject
 from .places import Place, places_of
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ class MixedModel:
             values[step.name] = result.astype(step.type.dtype)
         return values[place.name]
 
-    def _output_place(self, output: Mapping[str, Any]) -> Place:
+    def _output_place(self, output: JsonObject) -> Place:
         steps = {step.name: step for step in self._program.steps}
         todo = [str(output["value"])]
         # Behind the value's form, padding may have been set to 0.

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from ibert_tvm.relay_passes.integer.types import dtype_bounds
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant, sum_of_columns
 
+from ..common.strict_json import JsonObject
+
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.integer.program import Program, Step
 
@@ -125,7 +127,7 @@ class Place:
         return np.asarray(kept * self.scale, np.float32)
 
 
-def places_of(program: Program, values: Mapping[str, Any]) -> dict[str, dict[str, Place]]:
+def places_of(program: Program, values: JsonObject) -> dict[str, dict[str, Place]]:
     """Find the places of a program.
 
     Parameters
@@ -158,7 +160,7 @@ def places_of(program: Program, values: Mapping[str, Any]) -> dict[str, dict[str
 
 
 def _place(
-    value: str, form: Mapping[str, Any], steps: Mapping[str, Step], owners: Mapping[str, list[str]]
+    value: str, form: JsonObject, steps: Mapping[str, Step], owners: Mapping[str, list[str]]
 ) -> Place:
     name = form["value"]
     step = steps[name]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+
+from ..common.strict_json import JsonDict
 
 __all__ = ["Diagnosis", "Loss", "Suggestion", "ValueLoss", "WorstText"]
 
@@ -160,6 +161,6 @@ class Diagnosis:
     suggestions: tuple[Suggestion, ...]
     complete: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return nested dictionaries and lists."""
         return asdict(self)

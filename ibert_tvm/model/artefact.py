@@ -115,7 +115,7 @@ class QuantizedModel:
         """Names of the program's inputs, in order."""
         return list(self.program.inputs)
 
-    def document(self, path: Path) -> dict[str, Any]:
+    def document(self, path: Path) -> JsonDict:
         """What `ibert inspect` says of it in the folder that it was read from."""
         return {
             "kind": "quantised model",

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ from ibert_tvm.relay_passes.lower.rule import FACTOR_BY_CHANNEL, MATMUL, STREAM
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
 from ..common.errors import UsageError
+from ..common.strict_json import JsonDict
 from ..frontend.given import GivenQuantization, GivenScale
 
 if TYPE_CHECKING:
@@ -354,7 +355,7 @@ def _asymmetric(
     return ActivationQuant(largest, low, high, zero, np.asarray(scale) / largest)
 
 
-def given_document(model: CanonicalModel, given: GivenQuantization, preset: str) -> dict[str, Any]:
+def given_document(model: CanonicalModel, given: GivenQuantization, preset: str) -> JsonDict:
     """Describe what a model came with, before it is quantised.
 
     Parameters

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from ..common.strict_json import JsonObject
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ _LEAST_ERROR, _LARGEST_ERROR = -5.0, 0.0
 _ROUNDING = 1e-9
 
 
-def roofline(parts: Sequence[Mapping[str, Any]], ceiling: float | None) -> Chart | None:
+def roofline(parts: Sequence[JsonObject], ceiling: float | None) -> Chart | None:
     """Draw multiply-accumulates per second over those per byte, both in powers.
 
     Parameters
@@ -119,7 +120,7 @@ def roofline(parts: Sequence[Mapping[str, Any]], ceiling: float | None) -> Chart
     )
 
 
-def cosines(series: Sequence[Sequence[Mapping[str, Any]]]) -> Chart | None:
+def cosines(series: Sequence[Sequence[JsonObject]]) -> Chart | None:
     """Draw the cosine of every value, from the first to the last of the program.
 
     Parameters

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from ..common.strict_json import JsonObject
 from .numbers import key
 
 _FACTS = (
@@ -49,7 +49,7 @@ class Row:
     form: str
 
 
-def compare(artefacts: Sequence[Mapping[str, Any]]) -> list[Row]:
+def compare(artefacts: Sequence[JsonObject]) -> list[Row]:
     """List what can be compared of two artefacts, versions and shapes included.
 
     Parameters
@@ -84,7 +84,7 @@ def compare(artefacts: Sequence[Mapping[str, Any]]) -> list[Row]:
 class _Roots:
     """Where the documents of one artefact are: what is said of a package is in its own."""
 
-    def __init__(self, index: int, artefact: Mapping[str, Any]) -> None:
+    def __init__(self, index: int, artefact: JsonObject) -> None:
         self._root = f"/artefacts/{index}"
         self._places = {
             "said": "/package" if artefact["package"] else "/inspect",
@@ -96,7 +96,7 @@ class _Roots:
         return self._root + place.format(**self._places)
 
 
-def _versions(artefacts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+def _versions(artefacts: Sequence[JsonObject]) -> list[tuple[str, str, str]]:
     said = [artefact["package"] or artefact["inspect"] for artefact in artefacts]
     names = {name: None for document in said for name in document.get("versions", {})}
     return [
@@ -109,7 +109,7 @@ def _versions(artefacts: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, st
     ]
 
 
-def _measured(artefact: Mapping[str, Any]) -> dict[tuple[int, int, int | None], int]:
+def _measured(artefact: JsonObject) -> dict[tuple[int, int, int | None], int]:
     """Places of the shapes that were measured."""
     results = (artefact["bench"] or {}).get("results", ())
     return {(row["batch"], row["seq_len"], row["threads"]): i for i, row in enumerate(results)}

@@ -6,9 +6,9 @@ as well. Headroom is what a type has beyond them, in bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..common.strict_json import JsonDict, JsonObject
 from ..model.roles import block_of
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _FOR = ".for."
 _WORD, _LONG = 32, 64
 
 
-def program_graph(model: QuantizedModel) -> dict[str, Any]:
+def program_graph(model: QuantizedModel) -> JsonDict:
     """Describe the program of a quantised model.
 
     Parameters
@@ -61,7 +61,7 @@ def program_graph(model: QuantizedModel) -> dict[str, Any]:
     }
 
 
-def _step(program: Program, step: Step, proven: ValueRange) -> dict[str, Any]:
+def _step(program: Program, step: Step, proven: ValueRange) -> JsonDict:
     bits, of_bits = _needed(proven.low, proven.high, proven.dtype)
     word = _WORD if proven.width <= _WORD else _LONG
     attributes = step.operator.to_dict()
@@ -105,8 +105,8 @@ def _operand(program: Program, name: str, value: str) -> dict[str, str]:
     return {"name": name, "value": value, "from": "step"}
 
 
-def _blocks(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
+def _blocks(steps: list[JsonDict]) -> list[JsonDict]:
+    blocks: list[JsonDict] = []
     for index, step in enumerate(steps):
         name = block_of(step["name"].rpartition(_FOR)[2])
         if not blocks or blocks[-1]["name"] != name:
@@ -115,7 +115,7 @@ def _blocks(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{**block, **_least(steps, block)} for block in blocks]
 
 
-def _least(steps: list[dict[str, Any]], block: Mapping[str, Any]) -> dict[str, Any]:
+def _least(steps: list[JsonDict], block: JsonObject) -> JsonDict:
     """Where a block comes closest to its limits.
 
     Narrow types are filled to the last bit on purpose, by clamping; what is wide is not.

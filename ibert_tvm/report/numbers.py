@@ -8,6 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..common.strict_json import JsonObject
+
 NONE = "–"
 """Stands for what a document says is not known."""
 
@@ -23,7 +25,7 @@ class Numbers:
         JSON-able.
     """
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
+    def __init__(self, document: JsonObject) -> None:
         self._document = document
 
     def at(self, pointer: str) -> Any:

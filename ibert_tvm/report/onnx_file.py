@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
 from ..common.files import write_file
+from ..common.strict_json import JsonObject
 from ..frontend.errors import require
 from ..version import __version__
 
@@ -27,7 +28,7 @@ _PROVEN = ("low", "high", "bits", "of_bits", "headroom", "width", "word", "spare
 _LOW, _HIGH = -(2**63), 2**63 - 1
 
 
-def write_onnx(model: QuantizedModel, graph: Mapping[str, Any], path: Path) -> Path:
+def write_onnx(model: QuantizedModel, graph: JsonObject, path: Path) -> Path:
     """Write the graph of a quantised model.
 
     Parameters
@@ -108,7 +109,7 @@ def check_suffix(path: Path) -> None:
         )
 
 
-def _node(step: Mapping[str, Any]) -> Any:
+def _node(step: JsonObject) -> Any:
     from onnx import helper
 
     attributes = {f"parameter_{o['name']}": o["type"] for o in _parameters(step)}
@@ -128,7 +129,7 @@ def _node(step: Mapping[str, Any]) -> Any:
     )
 
 
-def _parameters(step: Mapping[str, Any]) -> list[Mapping[str, str]]:
+def _parameters(step: JsonObject) -> list[Mapping[str, str]]:
     return [operand for operand in step["operands"] if operand["from"] == "parameter"]
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-from collections.abc import Mapping
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..common.strict_json import JsonDict, JsonObject
 from .charts import cosines, roofline
 from .comparison import compare
 from .rails import draw_rails
@@ -24,7 +24,7 @@ SCHEMA_VERSION = 1
 """Of the document that a page holds."""
 
 
-def render_page(document: Mapping[str, Any]) -> str:
+def render_page(document: JsonObject) -> str:
     """Fill in the page.
 
     Parameters
@@ -100,18 +100,16 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _layers(artefact: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _layers(artefact: JsonObject) -> list[JsonDict]:
     """Layers of an artefact, wherever they were evaluated."""
     for part in ("layers", "eval"):
-        found: list[dict[str, Any]] = (artefact[part] or {}).get("layers", [])
+        found: list[JsonDict] = (artefact[part] or {}).get("layers", [])
         if found:
             return found
     return []
 
 
-def _parts(
-    artefact: Mapping[str, Any], row: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], float | None]:
+def _parts(artefact: JsonObject, row: JsonObject) -> tuple[list[JsonDict], float | None]:
     """What a run of one shape consists of, repeated layers together, and the machine's limit."""
     limit = artefact["bench"]["ceilings"].get(str(row["threads"]), {}).get("gmacs")
     return row.get("layers", {}).get("by_role", []), limit

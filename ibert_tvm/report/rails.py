@@ -5,9 +5,10 @@ A value runs down its lane from the step that makes it to the last one that read
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from ..common.strict_json import JsonObject
 
 MOST_LANES = 12
 """Values beyond these are not drawn; rows name what they read anyway."""
@@ -35,7 +36,7 @@ class Rail:
     goes_on: bool
 
 
-def draw_rails(steps: Sequence[Mapping[str, Any]], outputs: Sequence[str]) -> list[Rail]:
+def draw_rails(steps: Sequence[JsonObject], outputs: Sequence[str]) -> list[Rail]:
     """Give every step of `program_graph` a lane.
 
     Parameters

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..common.schema import FLAG, INTEGER, OBJECT, SCALE, STRING, either, integer, one_of
-from ..common.strict_json import JsonObject
+from ..common.strict_json import JsonDict, JsonObject
 from ..model.model_info import ModelInfo
 
 _EXTENT = integer(1, 2**31 - 1)
@@ -272,7 +272,7 @@ class LibraryMetadata:
         """What kernels run on: ``"cpu"`` or ``"cuda"``."""
         return "cuda" if self.architectures else "cpu"
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonDict:
         """What `ibert inspect` says: all but the content of the tokenizer's files."""
         return {
             "kind": "compiled library",
@@ -305,7 +305,7 @@ class LibraryMetadata:
             "tokenizer": sorted(self.tokenizer),
         }
 
-    def _device_document(self) -> dict[str, Any]:
+    def _device_document(self) -> JsonDict:
         """Device code, with kernels in the order in which they run."""
         calls = [kernel.name for function in self.functions for kernel in function.kernels]
         order = {name: place for place, name in reversed(list(enumerate(calls)))}
