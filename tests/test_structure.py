@@ -16,7 +16,7 @@ LOOSE = {"__init__", "__main__", "demo", "texts", "version"}
 MAY_IMPORT = {
     "relay_passes": {*FOR_ALL, "tvm", "tvm_ffi", "numpy", "scipy"},
     "schedules": {*FOR_ALL, "ibert_tvm.targets", "tvm", "tvm_ffi", "numpy"},
-    "targets": {*FOR_ALL, "tvm", "tvm_ffi", "numpy", "elftools"},
+    "targets": {*FOR_ALL, "tvm", "tvm_ffi", "numpy", "elftools", "jinja2"},
 }
 
 

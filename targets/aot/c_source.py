@@ -12,7 +12,7 @@ from tvm.tirx.buffer import BufferType
 
 from ibert_tvm.common.errors import TargetError
 
-from .c_text import c_type, comment
+from .c_text import comment
 from .model import BareKernel, BareModel
 from .objects import finalise
 
@@ -60,14 +60,9 @@ def _kernel(kernel: BareKernel, func: tirx.PrimFunc, target_name: str) -> str:
     text = tvm.get_global_func("target.build.c")(module, target).inspect_source()
     start = f"int32_t {kernel.symbol}("
     body = text[text.index("{\n", text.rindex(start)) + 2 :].rstrip()
-    arguments = [
-        f"{'' if parameter.written else 'const '}{c_type(parameter.dtype)} *restrict a{index}"
-        for index, parameter in enumerate(kernel.parameters)
-    ]
-    names = [*(f"a{index}" for index in range(len(arguments))), "workspace"]
-    arguments.append("uint8_t *restrict workspace")
+    names = [*(f"a{index}" for index in range(len(kernel.parameters))), "workspace"]
     unused = "".join(f"  (void){name};\n" for name in names if not re.search(rf"\b{name}\b", body))
-    listed = ", ".join(arguments)
+    listed = f"{kernel.declared_parameters('restrict ')}uint8_t *restrict workspace"
     return (
         f"/* {comment(kernel.kind)}: {comment(kernel.layer)} */\n"
         f"int32_t {kernel.symbol}({listed});\n"

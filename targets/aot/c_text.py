@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 # Words of C and C++, and names that generated functions use themselves, beside those that begin as
 # `_GENERATED` says.
@@ -15,14 +20,6 @@ catch throw bool true false and or not xor NULL MAGIC STEP context run shapes gi
 given_outputs given_input_bytes given_output_bytes size_t
 """
 _GENERATED = re.compile(r"__|ibert_|body_b\d|u?int\d+_t$", flags=re.IGNORECASE | re.ASCII)
-
-
-def filled(path: Path, **parts: str) -> str:
-    """A C source in whose places ``/* @name */``, each a line, stands what a model has there."""
-    text = path.read_text(encoding="utf-8")
-    for name, part in parts.items():
-        text = text.replace(f"/* @{name} */\n", part)
-    return text
 
 
 PREFIX = "ibert"
@@ -113,3 +110,30 @@ def comment(text: str) -> str:
 def shape_suffix(batch: int, seq_len: int) -> str:
     """``b1_s128``."""
     return f"b{batch}_s{seq_len}"
+
+
+def int32_literal(value: int) -> str:
+    """A constant of int32_t; the smallest number has no literal of its own."""
+    return "INT32_MIN" if value == -(2**31) else str(value)
+
+
+def rendered(path: Path, **values: object) -> str:
+    """A text from a template of Jinja, which is a file of the package."""
+    return _environment(path.parent).get_template(path.name).render(values)
+
+
+@functools.cache
+def _environment(folder: Path) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(folder),
+        undefined=StrictUndefined,
+        autoescape=False,  # C and Markdown, no HTML
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    filters = {"c_type": c_type, "comment": comment, "quoted": quoted, "int32": int32_literal}
+    environment.filters.update(filters)
+    return environment

@@ -67,6 +67,36 @@ class TensorSpec:
         """Number of entries in the function of that batch size and sequence length."""
         return math.prod(self.extents(batch, seq_len))
 
+    def __str__(self) -> str:
+        axes = ", ".join(str(axis) for axis in self.shape)
+        scale = f", scale {self.scale!r}" if self.scale else ""
+        offset = f", zero point {self.zero_point}" if self.zero_point else ""
+        limits = "" if self.low is None else f", {self.low} to {self.high}"
+        return f"{self.name}: {self.dtype} [{axes}]{scale}{offset}{limits}"
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Range of the entries, cut to 32 bits."""
+        bits = min(8 * item_size(self.dtype), 32)
+        unsigned = self.dtype.startswith("u")
+        low = 0 if unsigned else -(2 ** (bits - 1))
+        high = 2**bits - 1 if unsigned else 2 ** (bits - 1) - 1
+        return (
+            low if self.low is None else max(low, self.low),
+            high if self.high is None else min(high, self.high),
+        )
+
+    @property
+    def c_axes(self) -> list[str]:
+        """The shape as C constants, filled up to the largest rank."""
+        axes = [f"IBERT_{a.upper()}" if isinstance(a, str) else str(a) for a in self.shape]
+        return axes + ["1"] * (MAX_RANK - len(axes))
+
+    @property
+    def decimal_scale(self) -> str:
+        """The scale in decimal, exact in double; 0 where there is none."""
+        return repr(float(self.scale)) if self.scale else "0"
+
     @property
     def dyadic_scale(self) -> tuple[int, int]:
         """The scale as ``multiplier / 2^shift``, to 31 bits; (0, 0) where there is none."""

@@ -10,6 +10,7 @@ import numpy as np
 import tvm
 
 from ..weights import Weight
+from .c_text import c_type
 from .interface import Interface
 
 
@@ -67,6 +68,13 @@ class BareKernel:
     workspace_bytes: int
     object_file: bytes
     undefined: tuple[str, ...]
+
+    def declared_parameters(self, qualifier: str = "") -> str:
+        """Parameters before the workspace, as C declares them, each with a comma behind it."""
+        return "".join(
+            f"{'' if one.written else 'const '}{c_type(one.dtype)} *{qualifier}a{index}, "
+            for index, one in enumerate(self.parameters)
+        )
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from ..weights import WEIGHTS_FILE, WEIGHTS_SECTION, Weight
+from ..weights import Weight
+from .c_text import rendered
 from .model import BareModel
 
 
@@ -33,29 +35,9 @@ def weights_assembly(model: BareModel, separate: bool) -> str:
     str
         For the GNU assembler of any target.
     """
-    lines = []
-    if not separate:
-        lines += [
-            f'    .section {WEIGHTS_SECTION},"a",%progbits',
-            "    .balign 4096",
-            "    .globl ibert_weights",
-            "    .type ibert_weights, %object",
-            "ibert_weights:",
-        ]
-    rows = filling_order(model.weights) if separate else model.weights
-    for row in rows:
-        if separate:
-            lines.append(f'    .section {row.section},"a",%progbits')
-        lines += [
-            f"    .balign {model.alignment}",
-            f"    .globl {row.symbol}",
-            f"    .type {row.symbol}, %object",
-            f"{row.symbol}:",
-        ]
-        if row.nbytes:
-            lines.append(f'    .incbin "{WEIGHTS_FILE}", {row.offset}, {row.nbytes}')
-        lines.append(f"    .size {row.symbol}, {row.nbytes}")
-    if not separate:
-        lines += [f"    .balign {model.alignment}", "    .size ibert_weights, . - ibert_weights"]
-    lines.append('    .section .note.GNU-stack,"",%progbits')
-    return "\n".join(lines) + "\n"
+    return rendered(
+        Path(__file__).with_name("weights.s.in"),
+        separate=separate,
+        alignment=model.alignment,
+        weights=filling_order(model.weights) if separate else model.weights,
+    )

@@ -24,7 +24,7 @@ from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.common.strict_json import JsonObject
 
 from ..aot.c_source import kernels_source
-from ..aot.c_text import prefixed
+from ..aot.c_text import prefixed, rendered
 from ..aot.interface import TensorSpec, item_size
 from ..aot.library import api_functions
 from ..aot.weights import weights_assembly
@@ -51,21 +51,14 @@ _LITTLE_ENDIAN = """\
 #error "weights.bin is little-endian, and this processor is not: compile with --emit c-arrays"
 #endif
 """
-# What the bound of the stack was measured on; on another processor the header's is none at all.
-_STACK_CHECK = """\
-#if ({compilers}) && !defined(IBERT_ANY_STACK)
-#if !defined(__GNUC__) || defined(__clang__)
-#error IBERT_STACK_BYTES holds for GCC: measure the stack, and define IBERT_ANY_STACK
-#endif
-/* No function may take more stack than the largest here did when IBERT_STACK_BYTES was measured. */
-#pragma GCC diagnostic error "-Wstack-usage={limit}"
-#endif
-"""
 CFLAGS = (
     *("-O2", "-std=c99", "-ffreestanding", "-ffunction-sections", "-fdata-sections"),
     *("-fno-strict-aliasing", "-Wall"),
 )
 _MEMORY_SOURCE = Path(__file__).with_name("memory.c")
+_SIZES = Path(__file__).with_name("sizes.h.in")
+# What the bound of the stack was measured on; on another processor the header's is none at all.
+_STACK_CHECK = Path(__file__).with_name("stack_check.h.in")
 
 
 def write_package(
@@ -135,7 +128,8 @@ def write_package(
         for path in sources:
             if path.suffix == ".c":
                 limit = largest_frame(path.with_suffix(".o"), verified.frames)
-                text = _STACK_CHECK.format(limit=limit, compilers=bare_metal(description).compilers)
+                compilers = bare_metal(description).compilers
+                text = rendered(_STACK_CHECK, limit=limit, compilers=compilers)
                 check = prefixed(text, names.prefix)
                 path.write_text(check + path.read_text(encoding="utf-8"), encoding="utf-8")
             path.rename(folder / path.name)
@@ -320,22 +314,8 @@ def _with_sizes(bare: BareModel, use: MemoryUse, options: PackageOptions) -> str
     start, end, guard = bare.header.rpartition("#endif")
     inputs = _largest_bytes(bare.interface.inputs, bare)
     outputs = _largest_bytes(bare.interface.outputs, bare)
-    own = options.emit != OBJECTS
-    only = (
-        "\n * Another compiler, or other flags than the Makefile's, may need another stack;\n"
-        " * a function that takes more is refused. Define IBERT_ANY_STACK to compile it anyway."
-    ) * own
-    text = (
-        "/* Measured on the linked package. The stack is a bound for the deepest call of this\n"
-        f" * interface; interrupts, the hook and the caller's own frames come on top.{only} */\n"
-        f"#define IBERT_STACK_BYTES {use.stack}\n"
-        f"#define IBERT_CODE_BYTES {use.code + use.constants}\n"
-        f"#define IBERT_FLASH_BYTES {use.flash}\n"
-        f"#define IBERT_RAM_BYTES {use.ram} /* arena, stack and variables of one context */\n"
-        "/* All inputs, and all outputs, of the largest shape, each at a multiple of 8. */\n"
-        f"#define IBERT_INPUT_BYTES {inputs}\n"
-        f"#define IBERT_OUTPUT_BYTES {outputs}\n\n"
-    )
+    from_sources = options.emit != OBJECTS
+    text = rendered(_SIZES, use=use, inputs=inputs, outputs=outputs, from_sources=from_sources)
     sizes = prefixed(text, bare.interface.prefix)
     return f"{start}{sizes}{end}{guard}"
 
