@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from ..common.files import files_sha256
 from ..common.schema import STRING, either, one_of
-from ..common.strict_json import shown
+from ..common.strict_json import JsonDict, JsonObject, shown
 from ..model.heads import HEADS, PooledTokens, WholePipeline, head_of_class
 from ..model.model_info import SCORES
 from ..model.tokenization import tokenizer_files
@@ -67,7 +66,7 @@ class HfFolder:
 
     path: Path
     model: Path
-    config: dict[str, Any]
+    config: JsonDict
     weights: tuple[Path, ...]
     modules: Any = None
 
@@ -117,7 +116,7 @@ class HfFolder:
         classes = self.config.get("architectures") or [""]
         return head_of_class(str(classes[0]))
 
-    def provenance(self, head: str) -> dict[str, Any]:
+    def provenance(self, head: str) -> JsonDict:
         """Return what `ibert_tvm.frontend.finish.described` notes of a model with this head."""
         return {
             "source": str(self.path),
@@ -129,7 +128,7 @@ class HfFolder:
             **self._prompts(head),
         }
 
-    def _prompts(self, head: str) -> dict[str, Any]:
+    def _prompts(self, head: str) -> JsonDict:
         """What may be put before texts whose embedding is asked for."""
         if HEADS[head].kind != "embedding" or self.pipeline is None:
             return {}
@@ -216,7 +215,7 @@ def problem_type(said: object, head: str) -> str | None:
     )
 
 
-def _check_layers(config: Mapping[str, Any], file: Path) -> None:
+def _check_layers(config: JsonObject, file: Path) -> None:
     """Refuse a number of layers that would take hours and all memory to build."""
     for key, value in config.items():
         if _LAYERS.search(key) and type(value) in (int, float) and value > MAX_LAYERS:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+
+from ..common.strict_json import JsonDict
 
 
 class SourceOp(str):
@@ -193,7 +194,7 @@ class ImportReport:
     tensors: list[ShownTensor] = field(default_factory=list)
     weights: dict[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonDict:
         """Return the report as a JSON-serialisable dictionary."""
         return asdict(self)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..common.strict_json import JsonDict, JsonObject
 from .errors import ModelSourceError
 from .folder_files import inside, read_json, weight_files
 
@@ -327,7 +328,7 @@ def _normalize(place: Path, pooled: bool) -> list[Step]:
     return [Normalize()]
 
 
-def _takes(config: Mapping[str, Any], kind: str, file: str, pooled: bool) -> None:
+def _takes(config: JsonObject, kind: str, file: str, pooled: bool) -> None:
     """Refuse a module that newer folders say takes something else than what there is."""
     given = "sentence_embedding" if pooled else "token_embeddings"
     for key in ("module_input_name", "module_output_name"):
@@ -342,12 +343,12 @@ _READERS: dict[str, Callable[[Path, bool], Sequence[Step]]] = {
 }
 
 
-def _config(place: Path) -> dict[str, Any]:
-    config: dict[str, Any] = read_json(place / "config.json", place)
+def _config(place: Path) -> JsonDict:
+    config: JsonDict = read_json(place / "config.json", place)
     return config
 
 
-def _size(config: Mapping[str, Any], key: str, file: str) -> int:
+def _size(config: JsonObject, key: str, file: str) -> int:
     value = config.get(key)
     if type(value) is not int or not 0 < value <= _LARGEST:
         raise ModelSourceError(
@@ -359,9 +360,9 @@ def _size(config: Mapping[str, Any], key: str, file: str) -> int:
     return value
 
 
-def _prompt_settings(folder: Path) -> dict[str, Any]:
+def _prompt_settings(folder: Path) -> JsonDict:
     file = folder / "config_sentence_transformers.json"
-    settings: dict[str, Any] = read_json(file, folder) if file.is_file() else {}
+    settings: JsonDict = read_json(file, folder) if file.is_file() else {}
     return settings
 
 

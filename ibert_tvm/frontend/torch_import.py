@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 
 from ..common.errors import error_lines
+from ..common.types import Array
 from ..model.model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit, canonicalise
 from .errors import ModelSourceError, UnsupportedModelError
@@ -272,7 +272,7 @@ def _tensors_of(result: Any) -> list[torch.Tensor]:
 def as_source(module: torch.nn.Module) -> Source:
     """Return what runs a module on arrays by the names of its arguments, for the comparison."""
 
-    def run(arrays: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], ...]:
+    def run(arrays: Mapping[str, Array]) -> tuple[Array, ...]:
         with torch.no_grad():
             result = module(**{name: torch.from_numpy(array) for name, array in arrays.items()})
         return tuple(tensor.detach().numpy() for tensor in _tensors_of(result))
@@ -280,8 +280,8 @@ def as_source(module: torch.nn.Module) -> Source:
     return run
 
 
-def _array(tensor: tvm.runtime.Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = np.from_dlpack(tensor)
+def _array(tensor: tvm.runtime.Tensor) -> Array:
+    array: Array = np.from_dlpack(tensor)
     return array
 
 

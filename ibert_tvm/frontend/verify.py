@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.canonical import FloatModel
 
+from ..common.types import Array
 from .canonicalise import Canonical
 from .errors import UnsupportedModelError
 from .sizes import Sizes
@@ -24,7 +24,7 @@ that change their computation with the length (windows, sparse attention) are fo
 UNLIMITED = 512
 """Length of the second comparison of a model without positions, which allows any."""
 
-Source = Callable[[Mapping[str, NDArray[Any]]], tuple[NDArray[np.float32], ...]]
+Source = Callable[[Mapping[str, Array]], tuple[NDArray[np.float32], ...]]
 """Runs the source model: inputs by name to its outputs in order."""
 
 
@@ -34,7 +34,7 @@ def verification_batch(
     pad_token_id: int,
     mask: str | None,
     shape: tuple[int, int],
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Array]:
     """Make a batch of random tokens with padding of different lengths, or of random images.
 
     Parameters
@@ -76,7 +76,7 @@ def verification_batch(
     return result
 
 
-def verify(canonical: Canonical, inputs: Mapping[str, NDArray[Any]], source: Source) -> float:
+def verify(canonical: Canonical, inputs: Mapping[str, Array], source: Source) -> float:
     """Compare the canonical module with its source on one batch.
 
     Parameters

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 import tvm
 from tvm import relax
 
+from ...common.types import Array
 from ...runtime.threads import configure_threads, default_threads
 from ..errors import UnsupportedModelError
 from ..report import Origin
-from .arrays import Array
 from .engine import Canonical, Canonicaliser
 from .revisit import Revisit
 from .rules_attention import ATTENTION_RULES

@@ -12,8 +12,8 @@ from tvm import relax, tirx
 from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.names import safe_name
 
+from ...common.types import Array
 from ..report import Folding, ImportReport, MatchedOp, SourceOp, source_kinds, source_nodes
-from .arrays import Array
 from .inputs import Ids, Probes
 from .mismatch import Mismatch
 from .revisit import Revisit

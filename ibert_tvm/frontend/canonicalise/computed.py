@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from tvm import relax
 
-from .arrays import Array
+from ...common.types import Array
 from .builder import Builder, layer_of
 from .mismatch import Mismatch
 from .values import Computed, Emitted, Hidden, Weight

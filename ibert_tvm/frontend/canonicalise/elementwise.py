@@ -6,50 +6,36 @@ from dataclasses import replace
 
 import numpy as np
 
-from . import functions, views
+from . import views
 from .builder import Builder
 from .computed import ConstantRow, Embedded, Linear
 from .mismatch import Mismatch
 from .position_tables import add_table
-from .rules_rows import applied
-from .values import FromInputs, Given, Hidden, Pointwise, Tokens, Value, Weight, add, multiply
+from .values import (
+    FromInputs,
+    Given,
+    Hidden,
+    Pointwise,
+    Tokens,
+    Value,
+    Weight,
+    add,
+    applied,
+    multiply,
+)
 
 
 def per_channel(c: Builder, value: Value, channels: int, name: str) -> Weight:
     """Return `value` as a weight [channels]; a constant of the graph gets the name `name`."""
-    if isinstance(value, FromInputs) and value.constant is not None:
-        value = Weight(name, np.asarray(value.constant, np.float32))
-        c.note(name, "a constant of the graph became a parameter")
-    if not isinstance(value, Weight):
-        raise Mismatch("a weight is needed here")
-    array = value.array
+    weight = value.as_weight(c, name)
+    array = weight.array
     if array.size == 1:
         array = np.broadcast_to(array.reshape(1), (channels,))
     if array.size != channels or (array.ndim > 1 and array.shape[-1] != channels):
         raise Mismatch(
-            f"{value.name} of shape {array.shape} is not one number per channel ({channels})"
+            f"{weight.name} of shape {array.shape} is not one number per channel ({channels})"
         )
-    return Weight(value.name, array.reshape(channels), layer=value.layer)
-
-
-def bounded(c: Builder, value: Value, low: float, high: float, op: str) -> Value:
-    """Keep values between bounds: a part of an activation function, or what is applied to one."""
-    none = functions.UNBOUNDED
-    low, high = max(low, -none), min(high, none)
-    if isinstance(value, Pointwise):
-        known = functions.name_function(value.samples)
-        value = value if known is None or known[0] == "relu" else value.hidden(c)
-    if not isinstance(value, Tokens):
-        raise Mismatch("it is applied to something other than a hidden tensor")
-    x = value.lifted()
-    least, most = float(x.samples.min()), float(x.samples.max())
-    if not (low == -none or least < low) or not (high == none or high < most):
-        # Samples on the grid do not show such a bound.
-        return value.hidden(c).clipped(c, low, high, (*value.ops, op))
-    samples = np.clip(x.samples, low, high)
-    bounds = [f"{bound:g}" for bound in (low, high) if abs(bound) < none]
-    text = f"{op.removeprefix('relax.')}({', '.join([x.text, *bounds])})"
-    return x.after(op, samples=samples, text=text, parts=())
+    return Weight(weight.name, array.reshape(channels), layer=weight.layer)
 
 
 def _same_tensor(a: Pointwise, b: Pointwise) -> bool:
@@ -62,7 +48,7 @@ def limited(c: Builder, op: str, value: Tokens, other: FromInputs) -> Value | No
     if number is None:
         return None
     bounds = (number, np.inf) if op == "relax.maximum" else (-np.inf, number)
-    return bounded(c, value, *bounds, op)
+    return value.bounded(c, op, *bounds)
 
 
 def scaled_rows(c: Builder, op: str, x: Hidden, other: FromInputs) -> Value | None:

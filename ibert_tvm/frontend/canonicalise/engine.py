@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import tvm
@@ -21,9 +20,9 @@ from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import check_canonical
 
+from ...common.types import Array
 from ..errors import UnsupportedModelError
 from ..report import ImportReport, Origin, RefusedOp, ShownTensor, SourceOp
-from .arrays import Array
 from .builder import Builder, layer_of
 from .dispatch import Rule
 from .images import Pixels, image_view
@@ -32,7 +31,7 @@ from .mismatch import Mismatch
 from .operands import Table, fold, folds, static_shape, table_of
 from .padding import leave_out_masks
 from .revisit import Revisit
-from .values import Emitted, FromInputs, Given, Hidden, Refusal, Several, Value, Weight
+from .values import Emitted, FromInputs, Given, Hidden, Refusal, Several, Value, Weight, together
 from .views import channel_axis, describe, is_tokens, merged
 
 _Environment = Mapping[relax.Var, Value]
@@ -248,13 +247,12 @@ class Canonicaliser:
         if isinstance(value, relax.TupleGetItem):
             if binding.var in self._graph.variables:
                 return self._from_inputs(binding.var)
-            whole = _known(self._operand(value.tuple_value, environment))
-            return whole.parts[value.index] if isinstance(whole, Several) else whole
+            return _known(self._operand(value.tuple_value, environment)).result(value.index)
         if not isinstance(value, relax.Call):
             return _known(self._operand(value, environment))
         given = (self._operand(argument, environment) for argument in value.args)
         operands = [operand for operand in given if operand is not None]
-        leaves = list(_leaves(operands))
+        leaves = [leaf for operand in operands for leaf in operand.leaves()]
         refused = next((item for item in leaves if isinstance(item, Refusal)), None)
         if refused is not None:
             return refused
@@ -271,14 +269,15 @@ class Canonicaliser:
 
     def _operand(self, argument: relax.Expr, environment: _Environment) -> Value | None:
         """Interpretation of an argument; None for shapes and scalars that rules read directly."""
-        if isinstance(argument, relax.Var):
-            return environment[argument]
-        if isinstance(argument, relax.Tuple):
-            given = (self._operand(item, environment) for item in argument.fields)
-            parts = tuple(part for part in given if part is not None)
-            return Several(parts) if parts else None
-        if isinstance(argument, tvm.ir.GenericConst):
-            return FromInputs.of(argument.value.numpy())
+        match argument:
+            case relax.Var():
+                return environment[argument]
+            case relax.Tuple():
+                given = (self._operand(item, environment) for item in argument.fields)
+                parts = tuple(part for part in given if part is not None)
+                return Several(parts) if parts else None
+            case tvm.ir.GenericConst():
+                return FromInputs.of(argument.value.numpy())
         return None
 
     def _call(
@@ -298,16 +297,13 @@ class Canonicaliser:
         if rule is None:
             raise Mismatch("no canonical operator computes it")
         rows = self._rows(call, leaves)
-        if rows is None:
-            return rule(self.c, call, op, *operands)
         try:
             found = rule(self.c, call, op, *operands)
         except Mismatch:
-            return rows
-        if isinstance(found, Several) and isinstance(rows, Several):
-            pairs = zip(found.parts, rows.parts, strict=True)
-            return Several(tuple(_with_rows(part, own) for part, own in pairs))
-        return _with_rows(found, rows)
+            if rows is None:
+                raise
+            return together(rows)
+        return found if rows is None else found.with_rows(*rows)
 
     def _given(
         self, variable: relax.Var, call: relax.Call, tensors: Sequence[Given]
@@ -324,7 +320,7 @@ class Canonicaliser:
             return folded
         return self._with_inputs(variable, call, tensors)
 
-    def _rows(self, call: relax.Call, tensors: Sequence[Value]) -> Value | None:
+    def _rows(self, call: relax.Call, tensors: Sequence[Value]) -> list[Weight] | None:
         """What an operator makes of rows that are looked up by position, at the probe shape.
 
         They are a hidden tensor where they are added to one, and numbers where they turn it. None
@@ -346,7 +342,7 @@ class Canonicaliser:
         if table is None:
             return None
         self.c.note("positions", "a constant of the graph is a parameter")
-        return Weight("positions", fold(call, [array]), table)
+        return Weight("positions", fold(call, [array])[0], table)
 
     def _fold(self, call: relax.Call, tensors: Sequence[Given]) -> Value | None:
         """Compute an operator on weights now; None if it is a look-up, which stays."""
@@ -360,10 +356,10 @@ class Canonicaliser:
         if name not in _MOVES:
             node = (self.c.current[0],) if self.c.current[0] else ()
             self.c.note(source.name, f"{self.c.op(call).kind} computed at import", node)
-        result = fold(call, arrays)
-        if isinstance(result, list):
-            return _like(source, result)
-        return replace(_like(source, result), table=self._table(call, source, result))
+        made = _like(source, fold(call, arrays))
+        if len(made) > 1:
+            return Several(tuple(made))
+        return replace(made[0], table=self._table(call, source, made[0].array))
 
     def _with_inputs(
         self, variable: relax.Var, call: relax.Call, tensors: Sequence[Given]
@@ -373,7 +369,7 @@ class Canonicaliser:
         @functools.cache
         def samples() -> list[Array]:
             runs = zip(*(item.in_every_run(self.c.probes) for item in tensors), strict=True)
-            return [fold(call, list(arrays)) for arrays in runs]
+            return [fold(call, list(arrays))[0] for arrays in runs]
 
         layer = next((item.layer for item in tensors if item.layer), "")
         weight = next((name for item in tensors if (name := item.source_name())), "")
@@ -397,7 +393,7 @@ class Canonicaliser:
 
     def _outputs(self, environment: _Environment, output_names: Sequence[str]) -> list[Emitted]:
         body = _known(self._operand(self.function.body.body, environment))
-        values = body.parts if isinstance(body, Several) else (body,)
+        values = list(body.leaves())
         names = output_names or [f"output{index}" for index in range(len(values))]
         return [self._output(*pair) for pair in zip(names, values, strict=True)]
 
@@ -494,31 +490,14 @@ def _probe_shape(
     return shape[0], shape[1]
 
 
-def _with_rows(found: Value, rows: Value) -> Value:
-    """A hidden tensor that is looked up by position, with its rows; else the rows alone."""
-    if isinstance(found, Hidden) and isinstance(rows, Weight):
-        return replace(found, rows=rows)
-    return rows
-
-
-def _like(weight: Weight, made: Array | list[Array]) -> Any:
-    """What an operator made of a weight."""
-    if isinstance(made, list):
-        return Several(tuple(Weight(weight.name, part, layer=weight.layer) for part in made))
-    return Weight(weight.name, made, layer=weight.layer)
+def _like(weight: Weight, arrays: Sequence[Array]) -> list[Weight]:
+    """What an operator made of a weight, which may have several results."""
+    return [Weight(weight.name, array, layer=weight.layer) for array in arrays]
 
 
 def _known(value: Value | None) -> Value:
     assert value is not None  # a tensor, not a shape
     return value
-
-
-def _leaves(operands: Sequence[Value]) -> Iterator[Value]:
-    for item in operands:
-        if isinstance(item, Several):
-            yield from _leaves(item.parts)
-        else:
-            yield item
 
 
 def _compared_ids(function: relax.Function, inputs: Mapping[str, relax.Var]) -> list[int]:

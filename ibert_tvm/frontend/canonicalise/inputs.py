@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ...common.errors import error_lines
-from .arrays import Array
+from ...common.types import Array
 from .mismatch import Mismatch
 from .operands import static_shape
 

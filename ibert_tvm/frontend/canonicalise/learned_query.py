@@ -36,15 +36,19 @@ class QueryScores(LaidOut):
         float64 [heads, channels of a head], scaled as the scores are.
     view : View
         Their layout; there is one query.
-    normalised : bool
-        Whether they are probabilities.
+    probabilities : bool
+        Whether their softmax was taken.
     """
 
     k: Hidden
     name: str
     queries: NDArray[np.float64]
     view: View
-    normalised: bool = False
+    probabilities: bool = False
+
+    def normalised(self, op: str) -> QueryScores:
+        """Return their softmax over the keys."""
+        return self.after(op, probabilities=True)
 
 
 def query_scores(c: Builder, _call: relax.Call, op: str, query: Weight, keys: Value) -> QueryScores:
@@ -108,7 +112,7 @@ def pooled_by_query(
         If keys and values are not the projections of the same tokens.
     """
     v, source = values.hidden(c), weights.k.source
-    if not weights.normalised or weights.view[:-2] != v.view[:-2] or weights.view[-2] != ():
+    if not weights.probabilities or weights.view[:-2] != v.view[:-2] or weights.view[-2] != ():
         raise Mismatch(f"scores of a learned query multiply {views.describe(v.view)}")
     if not isinstance(source, Linear) or not views.is_tokens(v.view[-2]):
         raise Mismatch("the keys of a learned query are made by no linear layer")

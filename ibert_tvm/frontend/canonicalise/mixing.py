@@ -17,8 +17,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.types import Array
 from . import functions, views
-from .arrays import Array
 from .builder import Builder, layer_of
 from .computed import Linear, TokenRun
 from .mismatch import Mismatch
@@ -55,6 +55,11 @@ class Mixed(Scalable):
 
     def times(self, number: float, op: str) -> Mixed:
         return scaled(self, number, (*self.ops, op))
+
+    def elementwise(self, c: Builder, op: str) -> Value:
+        if op == "relax.negative":
+            return self.times(-1.0, op)
+        return self.hidden(c).elementwise(c, op)
 
     def hidden(self, c: Builder) -> Hidden:
         return c.once(self, lambda: _recognised(c, self))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
 
-from .arrays import Array
+from ...common.types import Array
+from . import functions
 from .mismatch import Mismatch
 
 
@@ -30,31 +31,34 @@ class Table:
     offset: int
 
 
-def integer(value: Any) -> int:
+def integer(value: object) -> int:
     """Return a Python int of an int, an IntImm or a scalar constant."""
-    if isinstance(value, int):
-        return value
-    if isinstance(value, tirx.IntImm):
-        return int(value.value)
+    match value:
+        case int():
+            return value
+        case tirx.IntImm():
+            return int(value.value)
     raise Mismatch(f"{value} is not a constant integer")
 
 
-def integers(value: Any) -> list[int]:
+def integers(value: Iterable[object]) -> list[int]:
     """Return Python ints of a shape expression, a tuple or an array of constants."""
-    if isinstance(value, relax.ShapeExpr):
-        return [integer(item) for item in value.values]
-    if isinstance(value, relax.Tuple):
-        return [integer(item) for item in value.fields]
+    match value:
+        case relax.ShapeExpr():
+            value = value.values
+        case relax.Tuple():
+            value = value.fields
     return [integer(item) for item in value]
 
 
-def optional_axes(value: Any) -> list[int] | None:
+def optional_axes(value: object) -> list[int] | None:
     """Return axes as a list; None stays None, one integer becomes a list of one."""
-    if value is None:
-        return None
-    if isinstance(value, (int, tirx.IntImm)):
-        return [integer(value)]
-    return integers(value)
+    match value:
+        case None:
+            return None
+        case int() | tirx.IntImm():
+            return [integer(value)]
+    return integers(value)  # type: ignore[arg-type]
 
 
 def static_shape(variable: relax.Expr) -> tuple[int, ...]:
@@ -144,38 +148,35 @@ def _resize(call: relax.Call, array: Array) -> Array:
     return array
 
 
+def _elementwise(name: str) -> Callable[..., Array]:
+    compute = functions.ELEMENTWISE[name]
+    return lambda _call, *arrays: np.asarray(compute(*arrays))
+
+
+_ELEMENTWISE = (
+    *("abs", "cos", "exp", "negative", "rsqrt", "sin", "sqrt", "square"),
+    *("add", "divide", "maximum", "minimum", "multiply", "power", "subtract"),
+)
+"""What exporters apply to weights."""
+
 _FOLD: dict[str, Callable[..., Any]] = {
-    "relax.abs": lambda _c, a: np.abs(a),
-    "relax.add": lambda _c, a, b: a + b,
+    **{f"relax.{name}": _elementwise(f"relax.{name}") for name in _ELEMENTWISE},
     "relax.astype": lambda c, a: a.astype(str(c.attrs.dtype)),
     "relax.concat": lambda c, *arrays: np.concatenate(arrays, axis=integer(c.attrs.axis)),
     "relax.broadcast_to": lambda c, a: np.broadcast_to(a, integers(c.args[1])),
-    "relax.cos": lambda _c, a: np.cos(a),
-    "relax.divide": lambda _c, a, b: a / b,
     "relax.equal": lambda _c, a, b: a == b,
     "relax.image.resize2d": _resize,
     "relax.expand_dims": lambda c, a: np.expand_dims(a, tuple(integers(c.attrs.axis))),
-    "relax.exp": lambda _c, a: np.exp(a),
     "relax.matmul": lambda _c, a, b: a @ b,
     "relax.max": _reduced(np.max),
-    "relax.maximum": lambda _c, a, b: np.maximum(a, b),
     "relax.mean": _reduced(np.mean),
     "relax.min": _reduced(np.min),
-    "relax.minimum": lambda _c, a, b: np.minimum(a, b),
-    "relax.multiply": lambda _c, a, b: a * b,
     "relax.nn.layer_norm": _layer_norm,
-    "relax.negative": lambda _c, a: -a,
     "relax.permute_dims": _permute,
-    "relax.power": lambda _c, a, b: np.power(a, b),
     "relax.reshape": lambda c, a: a.reshape(integers(c.args[1])),
-    "relax.rsqrt": lambda _c, a: 1 / np.sqrt(a),
-    "relax.sin": lambda _c, a: np.sin(a),
     "relax.split": _split,
-    "relax.sqrt": lambda _c, a: np.sqrt(a),
-    "relax.square": lambda _c, a: np.square(a),
     "relax.squeeze": _squeeze,
     "relax.strided_slice": _slice,
-    "relax.subtract": lambda _c, a, b: a - b,
     "relax.sum": _reduced(np.sum),
     "relax.tile": lambda c, a: np.tile(a, integers(c.attrs.repeats)),
     "relax.where": _where,
@@ -187,7 +188,7 @@ def folds(name: str) -> bool:
     return name in _FOLD
 
 
-def fold(call: relax.Call, arrays: list[Array]) -> Any:
+def fold(call: relax.Call, arrays: list[Array]) -> list[Array]:
     """Compute an operator whose tensor operands are known; views where NumPy gives views.
 
     Parameters
@@ -199,8 +200,8 @@ def fold(call: relax.Call, arrays: list[Array]) -> Any:
 
     Returns
     -------
-    numpy.ndarray
-        The result; a list of them for an operator that has several.
+    list of numpy.ndarray
+        Its results.
 
     Raises
     ------
@@ -212,7 +213,8 @@ def fold(call: relax.Call, arrays: list[Array]) -> Any:
         raise Mismatch(
             f"it computes on weights, and only {', '.join(sorted(_FOLD))} are folded into them"
         )
-    return compute(call, *arrays)
+    result = compute(call, *arrays)
+    return result if isinstance(result, list) else [result]
 
 
 def table_of(call: relax.Call, array: Array, tokens: int) -> Table | None:

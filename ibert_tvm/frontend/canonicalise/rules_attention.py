@@ -10,6 +10,7 @@ from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
+from ...common.types import Array
 from . import views
 from .builder import Builder, layer_of
 from .computed import Joined, Linear
@@ -19,7 +20,7 @@ from .heads import heads_of
 from .learned_query import QueryScores, pooled_by_query, query_scores
 from .mismatch import Mismatch
 from .operands import optional_axes, static_shape
-from .rules_pooling import TO_POOL, filled_by_choice, largest
+from .rules_pooling import ToPool, filled_by_choice, largest, unmasked_maximum
 from .rules_tokens import joined_product
 from .score_terms import ADDED, KEPT, MASKED, SUBTRACTED, ScoreLayout, as_score_term
 from .scores import KEPT_ROWS, KeptTest, Probabilities, Scores, ScoreTerm
@@ -251,50 +252,64 @@ def _apply(c: Builder, scores: Scores, value: Given, how: str, op: str) -> Score
     return scores.after(op, term=scores.term.joined(term))
 
 
-def _scores_or(how: str, *, inverted: bool) -> Rule:
-    """Return the rule of scores that a condition keeps or masks."""
-
-    def rule(
-        c: Builder, _call: relax.Call, op: str, condition: Given, yes: Value, no: Value
-    ) -> Value:
-        kept, other = (no, yes) if inverted else (yes, no)
-        assert isinstance(kept, Scores)
-        low = other.number()
-        if low is None or low > -1e3:
-            raise Mismatch(f"masked scores become {low}, which is not low enough to weigh nothing")
-        return _apply(c, kept, condition, how, op)
-
-    return rule
+def _select(c: Builder, op: str, condition: Given, scores: Scores, other: Value, how: str) -> Value:
+    """Keep or mask scores by a condition."""
+    low = other.number()
+    if low is None or low > -1e3:
+        raise Mismatch(f"masked scores become {low}, which is not low enough to weigh nothing")
+    return _apply(c, scores, condition, how, op)
 
 
-def _filled(
-    c: Builder, _call: relax.Call, op: str, condition: FromInputs, yes: Value, no: Value
+def _kept(
+    c: Builder, _call: relax.Call, op: str, condition: Given, yes: Scores, no: Value
 ) -> Value:
-    if c.absent_id is not None and isinstance(no, Tokens) and condition.number() == 0.0:
+    return _select(c, op, condition, yes, no, KEPT)
+
+
+def _masked(
+    c: Builder, _call: relax.Call, op: str, condition: Given, yes: Value, no: Scores
+) -> Value:
+    return _select(c, op, condition, no, yes, MASKED)
+
+
+def _fill_else(
+    c: Builder, _call: relax.Call, op: str, condition: FromInputs, yes: Tokens, no: Value
+) -> Value:
+    return filled_by_choice(c, condition, yes, no, op, inverted=False)
+
+
+def _fill_there(
+    c: Builder, call: relax.Call, op: str, condition: FromInputs, yes: Value, no: Tokens
+) -> Value:
+    if c.absent_id is not None and condition.number() == 0.0:
         return no  # it holds where a token has the id that none has
-    inverted = not isinstance(yes, Tokens)
-    kept, other = (no, yes) if inverted else (yes, no)
-    return filled_by_choice(c, condition, kept, other, op, inverted=inverted)
+    return filled_by_choice(c, condition, no, yes, op, inverted=True)
 
 
-def _empty_rows(
-    _c: Builder, _call: relax.Call, op: str, condition: KeptTest, yes: Value, no: Value
-) -> Value:
+def _empty_rows(op: str, test: KeptTest, kept: Probabilities, other: Value, chosen: Array) -> Value:
     """Torch's attention gives 0 to rows without keys, which is the canonical meaning anyway."""
     empty = ~KEPT_ROWS.any(axis=1)
-    first = isinstance(yes, Probabilities)
-    kept, other = (yes, no) if first else (no, yes)
-    chosen = (condition.samples == 0) if first else (condition.samples != 0)
     if (
-        not isinstance(kept, Probabilities)
-        or kept.scores is not condition.scores
+        kept.scores is not test.scores
         or other.number() != 0.0
         or not np.array_equal(np.broadcast_to(chosen, KEPT_ROWS.shape)[:, 0], empty)
     ):
         raise Mismatch(
             "probabilities are replaced elsewhere than in rows without keys, or not by 0"
         )
-    return replace(kept, ops=(*kept.ops, *condition.ops, op))
+    return replace(kept, ops=(*kept.ops, *test.ops, op))
+
+
+def _empty_there(
+    _c: Builder, _call: relax.Call, op: str, test: KeptTest, yes: Value, no: Probabilities
+) -> Value:
+    return _empty_rows(op, test, no, yes, test.samples != 0)
+
+
+def _empty_else(
+    _c: Builder, _call: relax.Call, op: str, test: KeptTest, yes: Probabilities, no: Value
+) -> Value:
+    return _empty_rows(op, test, yes, no, test.samples == 0)
 
 
 def _unselected(reason: str) -> Rule:
@@ -305,16 +320,17 @@ def _unselected(reason: str) -> Rule:
 
 
 _where = by_kind(
-    ((KeptTest, FromInputs, Probabilities), _empty_rows),
-    ((KeptTest, Probabilities, FromInputs), _empty_rows),
+    ((KeptTest, FromInputs, Probabilities), _empty_there),
+    ((KeptTest, Probabilities, FromInputs), _empty_else),
     (
         (KeptTest, Value, Value),
         _unselected("a condition on masked scores selects something other than probabilities"),
     ),
-    ((Given, Scores, FromInputs), _scores_or(KEPT, inverted=False)),
-    ((Given, FromInputs, Scores), _scores_or(MASKED, inverted=True)),
-    ((FromInputs, Tokens, Value), _filled),
-    ((FromInputs, Value, Tokens), _filled),
+    ((Given, Scores, FromInputs), _kept),
+    ((Given, FromInputs, Scores), _masked),
+    ((FromInputs, Tokens, Tokens), _fill_there),
+    ((FromInputs, Tokens, Value), _fill_else),
+    ((FromInputs, Value, Tokens), _fill_there),
     (
         (Given, Value, Value),
         _unselected("only attention scores and tokens are selected by a condition"),
@@ -323,11 +339,17 @@ _where = by_kind(
 )
 
 
-def _equal(_c: Builder, _call: relax.Call, op: str, left: Value, right: Value) -> Value:
-    scores, other = (left, right) if isinstance(left, Scores) else (right, left)
-    if not isinstance(scores, Scores) or other.number() != -np.inf:
-        raise Mismatch("hidden tensors are compared, and only scores with minus infinity may be")
+_NOT_COMPARED = "hidden tensors are compared, and only scores with minus infinity may be"
+
+
+def _equal(_c: Builder, _call: relax.Call, op: str, scores: Scores, other: Value) -> Value:
+    if other.number() != -np.inf:
+        raise Mismatch(_NOT_COMPARED)
     return KeptTest(scores, ~KEPT_ROWS, ops=(op,), layer=scores.layer)
+
+
+def _equals(c: Builder, call: relax.Call, op: str, other: Value, scores: Scores) -> Value:
+    return _equal(c, call, op, scores, other)
 
 
 def _is_nan(_c: Builder, _call: relax.Call, op: str, value: Probabilities) -> Value:
@@ -350,7 +372,7 @@ def _any_kept(_c: Builder, call: relax.Call, op: str, test: KeptTest) -> Value:
     return test.after(op, samples=reduce(test.samples, axis=-1, keepdims=True))
 
 
-def _largest(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
+def _largest(c: Builder, call: relax.Call, op: str, value: ToPool) -> Value:
     axes, keep = optional_axes(call.attrs.axis), bool(call.attrs.keepdims)
     return largest(c, value, axes, op, keep=keep)
 
@@ -368,9 +390,7 @@ def _softmax(_c: Builder, call: relax.Call, op: str, scores: Scores | QueryScore
         raise Mismatch(
             f"the softmax is over axis {axis} of {views.describe(scores.view)}, not over the keys"
         )
-    if isinstance(scores, QueryScores):
-        return scores.after(op, normalised=True)
-    return Probabilities(scores, scores.view, ops=(*scores.ops, op), layer=scores.layer)
+    return scores.normalised(op)
 
 
 def scores_plus(c: Builder, op: str, scores: Scores, other: Given) -> Scores:
@@ -394,7 +414,9 @@ _matmul = by_kind(
 _NO_TEST = "it is applied to something other than a test of masked scores"
 
 ATTENTION_RULES: dict[str, Rule] = {
-    "relax.equal": _equal,
+    "relax.equal": by_kind(
+        ((Scores, Value), _equal), ((Value, Scores), _equals), otherwise=_NOT_COMPARED
+    ),
     "relax.full_like": _full_like,
     "relax.isnan": at_kind(
         Probabilities,
@@ -403,7 +425,12 @@ ATTENTION_RULES: dict[str, Rule] = {
     ),
     "relax.logical_not": at_kind(KeptTest, _not_kept, _NO_TEST),
     "relax.matmul": _matmul,
-    "relax.max": by_kind(((TO_POOL,), _largest), ((KeptTest,), _any_kept), otherwise=_NO_TEST),
+    "relax.max": by_kind(
+        ((ToPool,), _largest),
+        ((Tokens,), unmasked_maximum),
+        ((KeptTest,), _any_kept),
+        otherwise=_NO_TEST,
+    ),
     "relax.min": at_kind(KeptTest, _any_kept, _NO_TEST),
     "relax.nn.softmax": at_kind(
         (Scores, QueryScores),

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from tvm import relax
 
+from ...common.types import Array
 from . import views
-from .arrays import Array
 from .builder import Builder, layer_of
 from .computed import Linear
 from .dispatch import Rule, by_kind

@@ -11,14 +11,12 @@ from . import functions, views
 from .binary import binary
 from .builder import Builder, layer_of
 from .dispatch import Rule
-from .elementwise import bounded, per_channel
+from .elementwise import per_channel
 from .mismatch import Mismatch
-from .mixing import Mixed
 from .operands import optional_axes
 from .rules_pooling import MaskedHidden, summed
-from .rules_rows import RowFunction, applied, emit_norm, reduce_rows
-from .scores import Scores
-from .values import Emitted, Hidden, Pointwise, Several, Tokens, Value, Weight
+from .rules_rows import emit_norm, reduce_rows
+from .values import Emitted, Hidden, Several, Value, Weight
 
 # -- normalisation and elementwise ----------------------------------------------------------
 
@@ -78,41 +76,19 @@ def _batch_norm(c: Builder, call: relax.Call, op: str, value: Value, *statistics
     return Several((shown, mean, variance))
 
 
-def _unary(c: Builder, _call: relax.Call, op: str, operand: Value) -> Value:
-    value = operand.settled(c)
-    if isinstance(value, Scores) and op == "relax.tanh":
-        return value.capped(op)
-    if isinstance(value, Mixed):
-        if op == "relax.negative":
-            return value.times(-1.0, op)
-        value = value.hidden(c)
-    x = value.lifted() if isinstance(value, Tokens) else value
-    if not isinstance(x, Pointwise | RowFunction):
-        raise Mismatch(_NO_TOKENS)
-    return applied(op, x, (x.samples,), (x.text,), (*x.ops, op))
+def _unary(c: Builder, _call: relax.Call, op: str, value: Value) -> Value:
+    return value.settled(c).elementwise(c, op)
 
 
-def _clip(c: Builder, call: relax.Call, op: str, operand: Value, *_bounds: Value) -> Value:
-    value = operand.settled(c)
+def _clip(c: Builder, call: relax.Call, op: str, value: Value, *_bounds: Value) -> Value:
     low, high = (float(argument.value) for argument in call.args[1:3])
-    if not isinstance(value, RowFunction):
-        return bounded(c, value, low, high, op)
-    with np.errstate(all="ignore"):
-        samples = np.clip(value.samples, low, high)
-    text = f"clip({value.text}, {low:g}, {high:g})"
-    return value.after(op, samples=samples, text=text, parts=())
+    return value.settled(c).bounded(c, op, low, high)
 
 
-def _leaky_relu(c: Builder, call: relax.Call, op: str, operand: Value) -> Value:
-    value = operand.settled(c)
-    if not isinstance(value, Tokens):
-        raise Mismatch(_NO_TOKENS)
-    x, slope = value.lifted(), float(call.attrs.alpha)
+def _leaky_relu(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
+    x, slope = value.settled(c).lifted(), float(call.attrs.alpha)
     samples = np.where(x.samples < 0, x.samples * slope, x.samples)
     return x.after(op, samples=samples, text=f"leaky_relu({x.text}, {slope:g})", parts=())
-
-
-_NO_TOKENS = "it is applied to something other than a hidden tensor"
 
 
 # -- pooling --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tvm import relax
 
 from . import functions, views
 from .builder import Builder
-from .dispatch import Rule, at_kind, by_kind
+from .dispatch import Rule, by_kind
 from .distance_vectors import HeadProducts, picked
 from .inputs import compared_id
 from .mismatch import Mismatch
@@ -38,10 +38,12 @@ from .values import (
 )
 from .views import View
 
+_NEGATIVE = "padding is 0 in a maximum, which is above tokens that are negative"
+
 
 @dataclass(frozen=True, eq=False)
-class WeightedTokens(LaidOut):
-    """Tokens multiplied by weights, padding by 0, on the way to a pooling.
+class ToPool(LaidOut):
+    """Tokens of which padding is set apart, on the way to a pooling.
 
     Parameters
     ----------
@@ -51,13 +53,35 @@ class WeightedTokens(LaidOut):
         Name of the input that marks tokens.
     view : View
         Its layout.
-    weights : str
-        A key of `token_weights.WEIGHTS`.
     """
 
     base: Hidden | Pointwise
     mask: str
     view: View
+
+    def pool(self, c: Builder, kind: str, view: View, ops: Sequence[str]) -> Hidden:
+        """Emit a pooling."""
+        hidden = self.base.hidden(c)
+        hidden.require_all_channels()
+        x = hidden.emit(c)
+        given = (x.channels, ops, x, c.input_vars[self.mask])
+        return Hidden(Emitted.call(c, kind, f"{x.name}.{kind}", *given), view, layer=self.layer)
+
+    def largest(self, c: Builder, view: View, ops: Sequence[str]) -> Value:
+        """Emit the maximum over the tokens."""
+        raise Mismatch(_NEGATIVE)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedTokens(ToPool):
+    """Tokens multiplied by weights, padding by 0.
+
+    Parameters
+    ----------
+    weights : str
+        A key of `token_weights.WEIGHTS`.
+    """
+
     weights: str = "mask"
 
     WHAT: ClassVar[str] = "a sum of tokens, or one by weights"
@@ -79,6 +103,13 @@ class MaskedHidden(WeightedTokens):
         given = (x.channels, self.ops, x, c.input_vars[self.mask])
         return base.showing(Emitted.call(c, "mask_tokens", f"{x.name}.masked", *given))
 
+    def largest(self, c: Builder, view: View, ops: Sequence[str]) -> Value:
+        function = self.base
+        if self.weights != "mask" or not isinstance(function, Pointwise):
+            raise Mismatch(_NEGATIVE)
+        pool = replace(self, base=function.base).pool(c, "max_pool", view, ops)
+        return Pointwise(pool, function.samples, function.text, layer=self.layer)
+
 
 @dataclass(frozen=True, eq=False)
 class TokenSum(WeightedTokens):
@@ -86,28 +117,13 @@ class TokenSum(WeightedTokens):
 
 
 @dataclass(frozen=True, eq=False)
-class FilledHidden(LaidOut):
-    """A hidden tensor with very low numbers at padding, on the way to a maximum.
-
-    Parameters
-    ----------
-    base : Hidden
-        The tensor.
-    mask : str
-        Name of the input that marks tokens.
-    view : View
-        Its layout.
-    """
-
-    base: Hidden
-    mask: str
-    view: View
+class FilledHidden(ToPool):
+    """Tokens with very low numbers at padding."""
 
     WHAT: ClassVar[str] = "a hidden tensor with low numbers at padding"
 
-
-TO_POOL = (Tokens, WeightedTokens, FilledHidden)
-"""What a maximum over tokens may be taken of."""
+    def largest(self, c: Builder, view: View, ops: Sequence[str]) -> Value:
+        return self.pool(c, "max_pool", view, ops)
 
 
 def _is_of_tokens(c: Builder, x: Hidden) -> bool:
@@ -200,7 +216,7 @@ def _filled(c: Builder, value: Value, mask: str, op: str) -> FilledHidden:
 def pooled(c: Builder, op: str, total: TokenSum, divisor: FromInputs) -> Hidden:
     """Interpret the division of a sum over tokens by what makes it a mean."""
     kind = as_pooling(divisor, c.probes, total.mask, total.weights)
-    return _emit(c, kind, total, total.view, (*total.ops, op))
+    return total.pool(c, kind, total.view, (*total.ops, op))
 
 
 def summed(
@@ -212,29 +228,23 @@ def summed(
     view = _without(value.view, axes[0], keep=keep)
     ops = (*value.ops, op)
     if value.weights == "last":  # one of the weights is 1
-        return _emit(c, "last_token", value, view, ops)
+        return value.pool(c, "last_token", view, ops)
     return TokenSum(value.base, value.mask, view, value.weights, ops=ops, layer=value.layer)
 
 
-def largest(c: Builder, value: Value, axes: list[int] | None, op: str, *, keep: bool) -> Value:
+def largest(c: Builder, value: ToPool, axes: list[int] | None, op: str, *, keep: bool) -> Value:
     """Interpret the maximum over the tokens of a sequence."""
-    if not isinstance(value, WeightedTokens | FilledHidden):
-        raise Mismatch(
-            "a maximum over all tokens counts padding too, so the result would change with the "
-            "length; put a low number in the place of padding first"
-        )
     if axes is None or [value.view[axis] for axis in axes] != [(c.seq_len,)]:
         raise Mismatch("the maximum is over something other than the sequence")
-    ops = (*value.ops, op)
-    view = _without(value.view, axes[0], keep=keep)
-    if isinstance(value, FilledHidden):
-        return _emit(c, "max_pool", value, view, ops)
-    function = value.base
-    summed_up = isinstance(value, TokenSum)
-    if summed_up or value.weights != "mask" or not isinstance(function, Pointwise):
-        raise Mismatch("padding is 0 in a maximum, which is above tokens that are negative")
-    pool = _emit(c, "max_pool", replace(value, base=function.base), view, ops)
-    return Pointwise(pool, function.samples, function.text, layer=value.layer)
+    return value.largest(c, _without(value.view, axes[0], keep=keep), (*value.ops, op))
+
+
+def unmasked_maximum(_c: Builder, _call: relax.Call, _op: str, _value: Tokens) -> Value:
+    """Refuse a maximum over all tokens."""
+    raise Mismatch(
+        "a maximum over all tokens counts padding too, so the result would change with the "
+        "length; put a low number in the place of padding first"
+    )
 
 
 def _without(view: View, axis: int, *, keep: bool) -> View:
@@ -242,17 +252,7 @@ def _without(view: View, axis: int, *, keep: bool) -> View:
     return tuple(() if i == axis else item for i, item in enumerate(view) if i != axis or keep)
 
 
-def _emit(
-    c: Builder, kind: str, value: WeightedTokens | FilledHidden, view: View, ops: Sequence[str]
-) -> Hidden:
-    hidden = value.base.hidden(c)
-    hidden.require_all_channels()
-    x = hidden.emit(c)
-    given = (x.channels, ops, x, c.input_vars[value.mask])
-    return Hidden(Emitted.call(c, kind, f"{x.name}.{kind}", *given), view, layer=value.layer)
-
-
-def _top(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
+def _top(c: Builder, call: relax.Call, op: str, value: ToPool) -> Value:
     """The largest value and its place: torch's maximum over an axis."""
     if integer(call.attrs.k) != 1 or not bool(call.attrs.largest):
         raise Mismatch("only the largest entry of an axis has a form")
@@ -271,7 +271,7 @@ def _pick(c: Builder, value: Value, places: FromInputs, view: View, op: str) -> 
     _token_shape(c, hidden)
     mask = as_last_place(places, c.probes)
     source = MaskedHidden(hidden, mask, hidden.view, "last", layer=hidden.layer)
-    return _emit(c, "last_token", source, view, (*hidden.ops, op))
+    return source.pool(c, "last_token", view, (*hidden.ops, op))
 
 
 def _picked(
@@ -311,8 +311,10 @@ POOLING_RULES: dict[str, Rule] = {
         otherwise=_PICKED_OF,
     ),
     "relax.index_tensor": by_kind(((_SHOWN, Several), _index), otherwise=_PICKED_OF),
-    "relax.topk": at_kind(
-        TO_POOL, _top, "the largest entries of something other than a hidden tensor"
+    "relax.topk": by_kind(
+        ((ToPool,), _top),
+        ((Tokens,), unmasked_maximum),
+        otherwise="the largest entries of something other than a hidden tensor",
     ),
 }
 """Rules by operator."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.types import Array
 from . import functions, views
-from .arrays import Array
 from .builder import Builder, layer_of
 from .mismatch import Mismatch
 from .rows import fit_norm, row_places
-from .values import Change, Emitted, Hidden, Pointwise, Tokens, Value, Weight, add
-
-_Function = TypeVar("_Function", bound="Pointwise | RowFunction")
+from .values import Change, Emitted, Hidden, Tokens, Value, Weight, add, applied
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +76,15 @@ class RowFunction(Value):
         if axes not in ([-1], [len(self.base.view) - 1]):  # the channels of a mean come back
             raise Mismatch("a statistic of each token gets an axis that is not that of channels")
         return self.after(op, dropped=False)
+
+    def elementwise(self, c: Builder, op: str) -> Value:
+        return applied(op, self, (self.samples,), (self.text,), (*self.ops, op))
+
+    def bounded(self, c: Builder, op: str, low: float, high: float) -> Value:
+        with np.errstate(all="ignore"):
+            samples = np.clip(self.samples, low, high)
+        text = f"{op.removeprefix('relax.')}({self.text}, {low:g}, {high:g})"
+        return self.after(op, samples=samples, text=text, parts=())
 
     def shown(self, c: Builder) -> tuple[str, float] | None:
         return self.hidden(c).shown(c) if c.is_made(self) else None
@@ -150,33 +157,6 @@ def reduce_rows(
         reduced=True,
         dropped=not keepdims,
     )
-
-
-def applied(
-    op: str, x: _Function, samples: Sequence[Any], texts: Sequence[str], ops: tuple[str, ...]
-) -> _Function:
-    """Return the function that an elementwise operator makes of `x` and what else it reads.
-
-    Parameters
-    ----------
-    op : str
-        The operator.
-    x : Pointwise or RowFunction
-        Says what the function is one of.
-    samples, texts : sequence
-        Values and text of every operand, in order.
-    ops : tuple of str
-        What is absorbed with it.
-
-    Returns
-    -------
-    Pointwise or RowFunction
-        As `x`.
-    """
-    with np.errstate(all="ignore"):
-        values = functions.ELEMENTWISE[op](*samples)
-    text = f"{op.removeprefix('relax.')}({', '.join(texts)})"
-    return replace(x, samples=values, text=text, parts=(), ops=ops)
 
 
 def rows_pair(c: Builder, op: str, left: Value, right: Value) -> RowFunction | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
-from .arrays import Array
+from ...common.types import Array
 from .inputs import Probes
 from .mismatch import Mismatch
 from .scores import ScoreTerm

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
-from .arrays import Array
+from ...common.types import Array
+from .builder import Builder
 from .mismatch import Mismatch
 from .values import Hidden, LaidOut, Scalable, Value, Weight
 from .views import View
@@ -161,6 +162,13 @@ class Scores(LaidOut, Scalable):
         if self.cap is not None:
             return replace(quotient, cap=self.cap / number)
         return replace(quotient, scale=self.scale / number)
+
+    def normalised(self, op: str) -> Probabilities:
+        """Return their softmax over the keys."""
+        return Probabilities(self, self.view, ops=(*self.ops, op), layer=self.layer)
+
+    def elementwise(self, c: Builder, op: str) -> Value:
+        return self.capped(op) if op == "relax.tanh" else super().elementwise(c, op)
 
     def capped(self, op: str) -> Scores:
         """Return their hyperbolic tangent.

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import Array
+from ...common.types import Array
 from .inputs import Probes
 from .mismatch import Mismatch
 from .values import FromInputs

@@ -6,7 +6,7 @@ error only if an output needs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
 
+from ...common.types import Array
 from . import functions, views
-from .arrays import Array
 from .builder import Builder, layer_of
 from .functions import GRID
 from .inputs import Probes
@@ -93,6 +93,45 @@ class Value:
         """Return the canonical value that it shows, and the factor; None if none."""
         return None
 
+    def lifted(self) -> Pointwise:
+        """Return it as a function of a hidden tensor, a hidden tensor as the identity of itself."""
+        raise Mismatch("it is applied to something other than a hidden tensor")
+
+    def elementwise(self, c: Builder, op: str) -> Value:
+        """Return what an operator of one operand makes of every element."""
+        x = self.lifted()
+        return applied(op, x, (x.samples,), (x.text,), (*x.ops, op))
+
+    def bounded(self, c: Builder, op: str, low: float, high: float) -> Value:
+        """Return it kept between bounds: a part of an activation function, or applied to one."""
+        x = self.lifted()
+        least, most = float(x.samples.min()), float(x.samples.max())
+        none = functions.UNBOUNDED
+        low, high = max(low, -none), min(high, none)
+        if not (low == -none or least < low) or not (high == none or high < most):
+            # Samples on the grid do not show such a bound.
+            return self.hidden(c).clipped(c, low, high, (*self.ops, op))
+        samples = np.clip(x.samples, low, high)
+        bounds = [f"{bound:g}" for bound in (low, high) if abs(bound) < none]
+        text = f"{op.removeprefix('relax.')}({', '.join([x.text, *bounds])})"
+        return x.after(op, samples=samples, text=text, parts=())
+
+    def as_weight(self, c: Builder, name: str) -> Weight:
+        """Return it as a weight; a constant of the graph gets a name."""
+        raise Mismatch("a weight is needed here")
+
+    def leaves(self) -> Iterator[Value]:
+        """Every tensor of it."""
+        yield self
+
+    def result(self, index: int) -> Value:
+        """Return one of several results; of a refusal, the refusal."""
+        return self
+
+    def with_rows(self, *rows: Weight) -> Value:
+        """Return it, looked up by position, with its rows at the probe shape; else the rows."""
+        return together(rows)
+
 
 class LaidOut(Value):
     """A value that any movement may be followed through."""
@@ -138,6 +177,22 @@ class Several(Value):
     parts: tuple[Value, ...]
 
     WHAT: ClassVar[str] = "a tuple of tensors"
+
+    def leaves(self) -> Iterator[Value]:
+        for part in self.parts:
+            yield from part.leaves()
+
+    def result(self, index: int) -> Value:
+        return self.parts[index]
+
+    def with_rows(self, *rows: Weight) -> Value:
+        pairs = zip(self.parts, rows, strict=True)
+        return Several(tuple(part.with_rows(own) for part, own in pairs))
+
+
+def together(values: Sequence[Value]) -> Value:
+    """Return the results of an operator as one value."""
+    return values[0] if len(values) == 1 else Several(tuple(values))
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +257,12 @@ class FromInputs(Given):
         arrays = self.samples()
         return arrays[0] if all(np.array_equal(a, arrays[0]) for a in arrays) else None
 
+    def as_weight(self, c: Builder, name: str) -> Weight:
+        if self.constant is None:
+            return super().as_weight(c, name)
+        c.note(name, "a constant of the graph became a parameter")
+        return Weight(name, np.asarray(self.constant, np.float32))
+
     def in_every_run(self, probes: Probes) -> list[Array]:
         return self.samples() if self.constant is None else super().in_every_run(probes)
 
@@ -231,6 +292,9 @@ class Weight(Given):
 
     def fixed(self) -> Array | None:
         return self.array
+
+    def as_weight(self, c: Builder, name: str) -> Weight:
+        return self
 
     def operand(self, c: Builder) -> relax.Expr:
         """Return the parameter of the canonical function with these elements."""
@@ -398,10 +462,6 @@ def _together(combine: Callable[[Array, Array], Array], old: Weight | None, new:
 class Tokens(Value):
     """A hidden tensor, or a scalar function of one."""
 
-    def lifted(self) -> Pointwise:
-        """Return it as a function, a hidden tensor as the identity of itself."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, eq=False)
 class Hidden(Tokens):
@@ -451,6 +511,9 @@ class Hidden(Tokens):
         held = set(views.flatten(view))
         missing = tuple(atom for atom in self.missing if atom not in held)
         return replace(self, view=view, missing=missing, rows=None)
+
+    def with_rows(self, *rows: Weight) -> Value:
+        return replace(self, rows=rows[0])
 
     def shown(self, c: Builder) -> tuple[str, float] | None:
         if not isinstance(self.source, Emitted) and not c.is_made(self.source):
@@ -589,6 +652,12 @@ class Pointwise(Tokens):
             return decided.moved(c, op, change)
         return self.after(op, base=self.base.rearranged(change, op))
 
+    def bounded(self, c: Builder, op: str, low: float, high: float) -> Value:
+        known = functions.name_function(self.samples)
+        if known is not None and known[0] != "relu":
+            return self.hidden(c).bounded(c, op, low, high)
+        return super().bounded(c, op, low, high)
+
     def shown(self, c: Builder) -> tuple[str, float] | None:
         return self.hidden(c).shown(c) if c.is_made(self) else None
 
@@ -643,3 +712,35 @@ class Pointwise(Tokens):
         line_of = Hidden(source, self.base.view, missing=self.base.missing)
         clipped = line_of.clipped(c, known.low, known.high, self.ops)
         return clipped if gate is None else multiply(c, self.base, clipped, self.ops[-1:])
+
+
+def applied(
+    op: str,
+    x: _Value,
+    samples: Sequence[Array | float],
+    texts: Sequence[str],
+    ops: tuple[str, ...],
+) -> _Value:
+    """Return the function that an elementwise operator makes of `x` and what else it reads.
+
+    Parameters
+    ----------
+    op : str
+        The operator.
+    x : Pointwise or RowFunction
+        Says what the function is one of.
+    samples, texts : sequence
+        Values and text of every operand, in order.
+    ops : tuple of str
+        What is absorbed with it.
+
+    Returns
+    -------
+    Pointwise or RowFunction
+        As `x`.
+    """
+    with np.errstate(all="ignore"):
+        values = functions.ELEMENTWISE[op](*samples)
+    text = f"{op.removeprefix('relax.')}({', '.join(texts)})"
+    changed: dict[str, Any] = {"samples": values, "text": text, "parts": (), "ops": ops}
+    return replace(x, **changed)

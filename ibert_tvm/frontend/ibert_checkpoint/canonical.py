@@ -26,11 +26,11 @@ TYPE_TABLE = "embeddings.token_type_embeddings.weight"
 
 # Classes of transformers' modules; where there is none a function does the work.
 _CLASSES = {
-    "canonical.embedding": "QuantEmbedding",
-    "canonical.add": "QuantAct",
-    "canonical.attention": "IBertSelfAttention",
-    "canonical.layer_norm": "IntLayerNorm",
-    "canonical.gelu": "IntGELU",
+    "embedding": "QuantEmbedding",
+    "add": "QuantAct",
+    "attention": "IBertSelfAttention",
+    "layer_norm": "IntLayerNorm",
+    "gelu": "IntGELU",
 }
 
 
@@ -39,12 +39,9 @@ def layer(index: int) -> str:
     return f"encoder.layer.{index}"
 
 
-def _linear(name: str, rows: int, columns: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
-
-
-def _norm(name: str, channels: int) -> dict[str, tuple[int, ...]]:
-    return {f"{name}.weight": (channels,), f"{name}.bias": (channels,)}
+def _layer(name: str, *shape: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the weights of a linear layer, or of a norm."""
+    return {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
 
 
 def shapes(config: IbertConfig) -> dict[str, tuple[int, ...]]:
@@ -64,17 +61,17 @@ def shapes(config: IbertConfig) -> dict[str, tuple[int, ...]]:
         "embeddings.word_embeddings.weight": (config.vocab_size, hidden),
         TYPE_TABLE: (config.type_vocab_size, hidden),
         "embeddings.position_embeddings.weight": (config.max_position_embeddings, hidden),
-        **_norm("embeddings.LayerNorm", hidden),
+        **_layer("embeddings.LayerNorm", hidden),
     }
     for index in range(config.num_hidden_layers):
         path = layer(index)
         for part in ("query", "key", "value"):
-            result |= _linear(f"{path}.attention.self.{part}", hidden, hidden)
-        result |= _linear(f"{path}.attention.output.dense", hidden, hidden)
-        result |= _norm(f"{path}.attention.output.LayerNorm", hidden)
-        result |= _linear(f"{path}.intermediate.dense", inner, hidden)
-        result |= _linear(f"{path}.output.dense", hidden, inner)
-        result |= _norm(f"{path}.output.LayerNorm", hidden)
+            result |= _layer(f"{path}.attention.self.{part}", hidden, hidden)
+        result |= _layer(f"{path}.attention.output.dense", hidden, hidden)
+        result |= _layer(f"{path}.attention.output.LayerNorm", hidden)
+        result |= _layer(f"{path}.intermediate.dense", inner, hidden)
+        result |= _layer(f"{path}.output.dense", hidden, inner)
+        result |= _layer(f"{path}.output.LayerNorm", hidden)
     return result
 
 
@@ -99,7 +96,7 @@ def head_shapes(config: IbertConfig, head: str, labels: int) -> dict[str, tuple[
     for step in HEADS[head].checkpoint or ():
         if step.op == "linear":
             rows = step.rows if isinstance(step.rows, int) else sizes[step.rows]
-            result |= _linear(step.name, rows, config.hidden_size)
+            result |= _layer(step.name, rows, config.hidden_size)
     return result
 
 
@@ -180,104 +177,88 @@ class _Builder:
             (),
         )
 
-    def emit(self, call: relax.Call, *modules: str, kind: str = "") -> relax.Var:
-        """Append an operator; `modules` of the source, of class `kind`, are what it replaces."""
-        name = str(call.attrs["name"])
-        op = str(call.op.name)
-        kinds = (kind or _CLASSES.get(op, "function"),)
-        self.report.matched.append(MatchedOp(op, name, kinds, modules or (name,)))
+    def emit(
+        self,
+        op: str,
+        name: str,
+        /,
+        *operands: relax.Var,
+        modules: tuple[str, ...] = (),
+        module_class: str = "",
+        **attributes: int | float | str,
+    ) -> relax.Var:
+        """Append an operator; `modules` of the source, of one class, are what it replaces."""
+        call = getattr(build, op)(*operands, name=name, **attributes)
+        kinds = (module_class or _CLASSES.get(op, "function"),)
+        self.report.matched.append(MatchedOp(str(call.op.name), name, kinds, modules or (name,)))
         return self.builder.emit(call, name.replace(".", "_"))
 
+    def weights(self, name: str) -> tuple[relax.Var, relax.Var]:
+        return self.variables[f"{name}.weight"], self.variables[f"{name}.bias"]
+
     def linear(self, x: relax.Var, name: str) -> relax.Var:
-        weight, bias = self.variables[f"{name}.weight"], self.variables[f"{name}.bias"]
         kind = "QuantLinear" if name.startswith("encoder.") else "Linear"
-        return self.emit(build.linear(x, weight, bias, name=name), kind=kind)
+        return self.emit("linear", name, x, *self.weights(name), module_class=kind)
 
     def norm(self, x: relax.Var, name: str) -> relax.Var:
-        gamma, beta = self.variables[f"{name}.weight"], self.variables[f"{name}.bias"]
         epsilon = self.config.layer_norm_eps
-        return self.emit(build.layer_norm(x, gamma, beta, name=name, epsilon=epsilon))
+        return self.emit("layer_norm", name, x, *self.weights(name), epsilon=epsilon)
 
     def embeddings(self) -> relax.Var:
         ids = self.inputs["input_ids"]
-        if "token_type_ids" in self.inputs:
-            types = self.inputs["token_type_ids"]
-        else:
-            types = self.emit(
-                build.position_ids(ids, name="embeddings.token_types", kind="absolute"),
-                "embeddings.token_type_embeddings",
-            )
+        types = self.inputs.get("token_type_ids")
+        if types is None:
+            module = ("embeddings.token_type_embeddings",)
+            name, kind = "embeddings.token_types", "absolute"
+            types = self.emit("position_ids", name, ids, modules=module, kind=kind)
+        name, padding = "embeddings.position_ids", self.config.pad_token_id
         positions = self.emit(
-            build.position_ids(
-                ids,
-                name="embeddings.position_ids",
-                kind="roberta",
-                padding_index=self.config.pad_token_id,
-            ),
-            "embeddings",
+            *("position_ids", name, ids),
+            modules=("embeddings",),
+            kind="roberta",
+            padding_index=padding,
         )
-        word, kind, position = (
-            self.emit(
-                build.embedding(
-                    self.variables[f"embeddings.{part}_embeddings.weight"],
-                    index,
-                    name=f"embeddings.{part}_embeddings",
-                )
-            )
+        word, type_row, position = (
+            self.emit("embedding", name, self.variables[f"{name}.weight"], index)
             for part, index in (("word", ids), ("token_type", types), ("position", positions))
+            for name in [f"embeddings.{part}_embeddings"]
         )
-        typed = self.emit(
-            build.add(word, kind, name="embeddings.add_token_type"), "embeddings.embeddings_act1"
-        )
-        placed = self.emit(
-            build.add(typed, position, name="embeddings.add_position"),
-            "embeddings.embeddings_act1",
-        )
+        act = ("embeddings.embeddings_act1",)
+        typed = self.emit("add", "embeddings.add_token_type", word, type_row, modules=act)
+        placed = self.emit("add", "embeddings.add_position", typed, position, modules=act)
         return self.norm(placed, "embeddings.LayerNorm")
 
     def layer(self, x: relax.Var, path: str) -> relax.Var:
-        inner = f"{path}.attention.self"
+        inner, wide_path = f"{path}.attention.self", f"{path}.intermediate"
         q, k, v = (self.linear(x, f"{inner}.{part}") for part in ("query", "key", "value"))
         context = self.emit(
-            build.attention(
-                q,
-                k,
-                v,
-                self.inputs["attention_mask"],
-                name=inner,
-                num_heads=self.config.num_attention_heads,
-                scale=1.0 / math.sqrt(self.config.head_size),
-            ),
-            inner,
-            f"{inner}.softmax",
+            *("attention", inner, q, k, v, self.inputs["attention_mask"]),
+            modules=(inner, f"{inner}.softmax"),
+            num_heads=self.config.num_attention_heads,
+            scale=1.0 / math.sqrt(self.config.head_size),
         )
         attended = self.residual(context, x, f"{path}.attention.output")
-        wide = self.linear(attended, f"{path}.intermediate.dense")
-        active = self.emit(
-            build.gelu(wide, name=f"{path}.intermediate.gelu"),
-            f"{path}.intermediate.intermediate_act_fn",
-        )
+        wide = self.linear(attended, f"{wide_path}.dense")
+        module = (f"{wide_path}.intermediate_act_fn",)
+        active = self.emit("gelu", f"{wide_path}.gelu", wide, modules=module)
         return self.residual(active, attended, f"{path}.output")
 
     def residual(self, x: relax.Var, identity: relax.Var, path: str) -> relax.Var:
         projected = self.linear(x, f"{path}.dense")
-        total = self.emit(
-            build.add(projected, identity, name=f"{path}.add"), f"{path}.ln_input_act"
-        )
+        module = (f"{path}.ln_input_act",)
+        total = self.emit("add", f"{path}.add", projected, identity, modules=module)
         return self.norm(total, f"{path}.LayerNorm")
-
-    def first_token(self, x: relax.Var, name: str) -> relax.Var:
-        return self.emit(build.select_token(x, name=f"{name}.first_token"), name)
 
     def head(self, x: relax.Var, head: str, pooling: str) -> relax.Var:
         for step in HEADS[head].checkpoint or ():
+            module = (step.module or step.name,)
             if step.op == "linear":
                 x = self.linear(x, step.name)
             elif step.op == "tanh":
-                x = self.emit(build.tanh(x, name=step.name), step.module or step.name)
+                x = self.emit("tanh", step.name, x, modules=module)
             elif step.op == "first_token" or pooling == "cls":
-                x = self.first_token(x, step.name)
+                x = self.emit("select_token", f"{step.name}.first_token", x, modules=(step.name,))
             else:
                 mask = self.inputs["attention_mask"]
-                x = self.emit(build.mean_pool(x, mask, name=f"{step.name}.mean"), step.name)
+                x = self.emit("mean_pool", f"{step.name}.mean", x, mask, modules=(step.name,))
         return x

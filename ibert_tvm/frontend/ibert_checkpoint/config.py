@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...common.strict_json import JsonDict, JsonObject
 from ..errors import ModelSourceError, UnsupportedModelError
 
 FORCE_DEQUANT = ("none", "gelu", "softmax", "layernorm", "nonlinear")
@@ -69,7 +69,7 @@ class IbertConfig:
         return self.force_dequant in (kind, "nonlinear")
 
     @classmethod
-    def read(cls, document: Mapping[str, Any], file: str) -> IbertConfig:
+    def read(cls, document: JsonObject, file: str) -> IbertConfig:
         """Check a configuration.
 
         Parameters
@@ -90,7 +90,7 @@ class IbertConfig:
         UnsupportedModelError
             If the activation is not GELU.
         """
-        values: dict[str, Any] = {}
+        values: JsonDict = {}
         for name, default in _SIZES.items():
             value = document.get(name, default)
             if type(value) is not int or value < 1:

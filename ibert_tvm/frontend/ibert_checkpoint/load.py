@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.strict_json import JsonObject
 from ...model.heads import HEADS, PooledTokens
 from ..errors import ModelSourceError
 from ..hf_folder import HfFolder
@@ -140,7 +141,7 @@ def _assemble(
     head: str,
     pooling: str,
     where: str,
-    document: Mapping[str, Any],
+    document: JsonObject,
     source: Source | None,
 ) -> CanonicalModel:
     """Build the float model, compare it with `source`, and keep the ranges beside it."""
@@ -211,7 +212,7 @@ def _shift(name: str, buffer: Any) -> int:
     return int(value)
 
 
-def _id2label(document: Mapping[str, Any], labels: int) -> dict[int, str]:
+def _id2label(document: JsonObject, labels: int) -> dict[int, str]:
     named = document.get("id2label")
     if not isinstance(named, Mapping) or len(named) != labels:
         return {index: f"LABEL_{index}" for index in range(labels)}

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.errors import error_lines
+from ...common.types import Array
 from ..errors import ModelSourceError, require
 
 _PREFIX = "ibert."
@@ -32,7 +33,7 @@ class CheckpointArrays:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self._readers: dict[str, Callable[[], NDArray[Any]]] = {}
+        self._readers: dict[str, Callable[[], Array]] = {}
 
     @classmethod
     def of_files(cls, files: Iterable[Path]) -> CheckpointArrays:
@@ -87,7 +88,7 @@ class CheckpointArrays:
         result._add_state(state)
         return result
 
-    def _add(self, key: str, read: Callable[[], NDArray[Any]]) -> None:
+    def _add(self, key: str, read: Callable[[], Array]) -> None:
         self._readers[key.removeprefix(_PREFIX)] = read
 
     def _add_state(self, state: Mapping[str, Any]) -> None:
@@ -164,17 +165,17 @@ class CheckpointArrays:
         return array
 
 
-def _to_numpy(tensor: Any) -> NDArray[Any]:
-    array: NDArray[Any] = tensor.detach().float().cpu().numpy()
+def _to_numpy(tensor: Any) -> Array:
+    array: Array = tensor.detach().float().cpu().numpy()
     return array
 
 
-def _read_safetensors(file: Path, key: str) -> NDArray[Any]:
+def _read_safetensors(file: Path, key: str) -> Array:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, framework="numpy") as stream:
-            array: NDArray[Any] = stream.get_tensor(key)
+            array: Array = stream.get_tensor(key)
             return array
     except (SafetensorError, TypeError, AttributeError) as error:  # types of 8 bits or fewer
         raise ModelSourceError(

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...common.errors import error_lines
+from ...common.types import Array
 from .values import Known, Untranslatable
 
 if TYPE_CHECKING:
@@ -57,14 +57,12 @@ def fold(
     return [Known(np.asarray(array), name) for array in results]
 
 
-def _transpose(node: onnx.NodeProto, array: NDArray[Any]) -> NDArray[Any]:
+def _transpose(node: onnx.NodeProto, array: Array) -> Array:
     axes = next((list(item.ints) for item in node.attribute if item.name == "perm"), None)
     return np.transpose(array, axes)
 
 
-def _gather_elements(
-    node: onnx.NodeProto, array: NDArray[Any], index: NDArray[Any]
-) -> NDArray[Any]:
+def _gather_elements(node: onnx.NodeProto, array: Array, index: Array) -> Array:
     axis = next((item.i for item in node.attribute if item.name == "axis"), 0) % array.ndim
     # Along the other axes the index may be shorter than the array.
     cut = tuple(
@@ -74,7 +72,7 @@ def _gather_elements(
 
 
 def _evaluate(
-    node: onnx.NodeProto, arrays: Mapping[str, NDArray[Any]], opsets: Mapping[str, int]
+    node: onnx.NodeProto, arrays: Mapping[str, Array], opsets: Mapping[str, int]
 ) -> list[Any]:
     from onnx import TensorProto, helper
     from onnx.reference import ReferenceEvaluator

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ...common.errors import DocumentError
 from ...common.files import files_sha256
-from ...common.strict_json import read_json
+from ...common.strict_json import JsonDict, JsonObject, read_json
 from ...model.heads import HEADS
 from ...model.tokenization import Tokenizer, tokenizer_files
 from ..errors import ModelSourceError
@@ -86,7 +85,7 @@ def files_of(file: Path) -> list[Path]:
     return [*data_files(file), *(path for path in beside if path.is_file())]
 
 
-def _config(*folders: Path) -> dict[str, Any]:
+def _config(*folders: Path) -> JsonDict:
     """Return the first ``config.json``; nothing depends on it, so that it may be missing."""
     for folder in folders:
         file = folder / "config.json"
@@ -104,7 +103,7 @@ def _config(*folders: Path) -> dict[str, Any]:
     return {}
 
 
-def _image_size(config: Mapping[str, Any]) -> tuple[int, ...] | None:
+def _image_size(config: JsonObject) -> tuple[int, ...] | None:
     """Planes, height and width of images, or planes and frames of features; None if unsaid."""
     sides, planes = config.get("image_size"), config.get("num_channels", 3)
     sides = [sides, sides] if isinstance(sides, int) else sides
@@ -115,7 +114,7 @@ def _image_size(config: Mapping[str, Any]) -> tuple[int, ...] | None:
     return (planes, *sides)
 
 
-def _labels(config: Mapping[str, Any]) -> dict[int, str]:
+def _labels(config: JsonObject) -> dict[int, str]:
     labels = config.get("id2label")
     if not isinstance(labels, dict):
         return {}

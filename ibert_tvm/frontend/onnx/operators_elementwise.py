@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -15,7 +14,7 @@ from .reading import type_name
 from .translator import Node, Translator, operator
 from .values import Known, Traced, Untranslatable, constant
 
-_UNARY: dict[str, Callable[[Any], relax.Expr]] = {
+_UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "Abs": op.abs,
     "Ceil": op.ceil,
     "Cos": op.cos,
@@ -35,7 +34,7 @@ _UNARY: dict[str, Callable[[Any], relax.Expr]] = {
     "Tanh": op.tanh,
 }
 
-_BINARY: dict[str, Callable[[Any, Any], relax.Expr]] = {
+_BINARY: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "Add": op.add,
     "And": op.logical_and,
     "BitwiseAnd": op.bitwise_and,
@@ -51,7 +50,7 @@ _BINARY: dict[str, Callable[[Any, Any], relax.Expr]] = {
     "Xor": op.logical_xor,
 }
 
-_VARIADIC: dict[str, Callable[[Any, Any], relax.Expr]] = {
+_VARIADIC: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "Max": op.maximum,
     "Min": op.minimum,
     "Sum": op.add,
@@ -69,7 +68,9 @@ def _binary(t: Translator, node: Node) -> Traced:
     return binary(t, node, _BINARY[node.op])
 
 
-def binary(t: Translator, node: Node, make: Callable[[Any, Any], relax.Expr]) -> Traced:
+def binary(
+    t: Translator, node: Node, make: Callable[[relax.Expr, relax.Expr], relax.Expr]
+) -> Traced:
     """Emit an operator of two operands; an array added to a hidden tensor is a weight."""
     left, right = node.tensors(2)
     part = "bias" if node.op == "Add" else "weight"

@@ -6,10 +6,10 @@ import itertools
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 from tvm.relax import op
 
+from ...common.types import Array
 from .translator import Node, Translator, operator
 from .values import Known, Traced, Untranslatable, constant
 
@@ -246,7 +246,7 @@ def _wide(t: Translator, ids: Traced) -> Traced:
     return ids if ids.dtype == "int64" else t.emit(op.astype(ids.var, "int64"), ids)
 
 
-def _positive(index: NDArray[Any], extent: int) -> NDArray[Any]:
+def _positive(index: Array, extent: int) -> Array:
     """Return indices that count from the front; ONNX counts negative ones from the end."""
     return np.where(index < 0, index + extent, index).astype(np.int64)
 

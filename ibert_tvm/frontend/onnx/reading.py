@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -208,22 +209,24 @@ def check_arrays(message: Message, where: str) -> None:
                 todo=_TODO,
             )
         return
+    for part in _parts(message):
+        check_arrays(part, where)
+
+
+def _parts(message: Message) -> Iterator[Message]:
+    """The messages that are fields of one."""
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
-            for part in (value,) if hasattr(value, "ListFields") else value:
-                check_arrays(part, where)
+            yield from (value,) if hasattr(value, "ListFields") else value
 
 
 def _check_text(message: Message, where: str) -> None:
     """Refuse names that are no text: protobuf gives bytes for them, and onnx's checker fails."""
+    for part in _parts(message):
+        _check_text(part, where)
     for field, value in message.ListFields():
-        if field.type == field.TYPE_MESSAGE:
-            for part in (value,) if hasattr(value, "ListFields") else value:
-                _check_text(part, where)
-        elif field.type == field.TYPE_STRING and any(
-            isinstance(text, bytes)
-            for text in ((value,) if isinstance(value, str | bytes) else value)
-        ):
+        texts = (value,) if isinstance(value, str | bytes) else value
+        if field.type == field.TYPE_STRING and any(isinstance(text, bytes) for text in texts):
             raise ModelSourceError(
                 "the model is malformed",
                 where=where,

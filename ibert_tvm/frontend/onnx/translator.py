@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 
 from ...common.errors import error_lines
 from ...common.strict_json import shown
+from ...common.types import Array
 from ..errors import ModelSourceError
 from ..report import Folding, Origin
 from .folding import fold
@@ -109,7 +109,7 @@ class Node:
             )
         return value
 
-    def constant(self, index: int, what: str) -> NDArray[Any] | None:
+    def constant(self, index: int, what: str) -> Array | None:
         """Return the elements of operand `index`, None if it is left out.
 
         Raises
@@ -122,7 +122,7 @@ class Node:
             raise Untranslatable(f"its {what} depends on the data, so shapes cannot be known")
         return None if value is None else value.array
 
-    def required(self, index: int, what: str) -> NDArray[Any]:
+    def required(self, index: int, what: str) -> Array:
         """Return the elements of operand `index`, which may not be left out either."""
         array = self.constant(index, what)
         if array is None:
@@ -159,7 +159,7 @@ class Translation:
     """
 
     module: tvm.IRModule = field(default_factory=tvm.IRModule)
-    parameters: dict[str, NDArray[Any]] = field(default_factory=dict)
+    parameters: dict[str, Array] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)

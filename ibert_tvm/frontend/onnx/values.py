@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from ...common.errors import ModelError
+from ...common.types import Array
 
 
 class Untranslatable(ModelError):
@@ -28,7 +28,7 @@ class Known:
         The initializer that it comes from; empty for constants that are no weights.
     """
 
-    array: NDArray[Any]
+    array: Array
     name: str = ""
 
 

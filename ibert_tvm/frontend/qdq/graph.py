@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import numpy_helper
 
+from ...common.types import Array
 from ..onnx.reading import type_name
 
 MICROSOFT = "com.microsoft"
@@ -78,12 +78,12 @@ class Constants:
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         self._nodes = {node.output[0]: node for node in graph.node if node.op_type == "Constant"}
-        self._arrays: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, Array] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors or name in self._nodes or name in self._arrays
 
-    def __getitem__(self, name: str) -> NDArray[Any]:
+    def __getitem__(self, name: str) -> Array:
         """Return the elements of the constant `name`."""
         if name not in self._arrays:
             if name in self._tensors:
@@ -99,7 +99,7 @@ class Constants:
         value = attribute(self._nodes[name], "value", None) if name in self._nodes else None
         return type_name(value.data_type) if value is not None else str(self[name].dtype)
 
-    def set(self, name: str, array: NDArray[Any]) -> None:
+    def set(self, name: str, array: Array) -> None:
         """Add or replace a constant."""
         self._arrays[name] = array
 
@@ -108,7 +108,7 @@ class Constants:
         yield from {**self._tensors, **self._nodes, **self._arrays}
 
 
-def _constant(node: onnx.NodeProto) -> NDArray[Any]:
+def _constant(node: onnx.NodeProto) -> Array:
     item = node.attribute[0]
     value = onnx.helper.get_attribute_value(item)
     if item.name == "value":

@@ -7,10 +7,11 @@ multiplied by the scale in float32.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ...common.types import Array
 
 INTEGER_RANGES = {
     "int2": (-2, 1),
@@ -93,7 +94,7 @@ class Grid:
         axis = permutation[self.axis % len(permutation)]
         return Grid(self.scale, self.zero_point, self.dtype, axis, self.block)
 
-    def spread(self, array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    def spread(self, array: Array, shape: tuple[int, ...]) -> Array:
         """Broadcast the scales or zero points `array` along a tensor of `shape`.
 
         Raises
@@ -113,7 +114,7 @@ class Grid:
             raise ValueError(f"{array.size} scales for {shape[axis]} slices along axis {axis}")
         return array.reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
-    def dequantize(self, integers: NDArray[Any]) -> NDArray[np.float32]:
+    def dequantize(self, integers: Array) -> NDArray[np.float32]:
         """Real values of `integers`, float32."""
         shape = integers.shape
         wide = np.int64 if self.dtype == "int32" else np.int32
@@ -123,7 +124,7 @@ class Grid:
             result = steps.astype(np.float32) * self.spread(self.scale, shape)
         return np.asarray(result, np.float32)
 
-    def quantize(self, values: NDArray[Any]) -> NDArray[np.int64]:
+    def quantize(self, values: Array) -> NDArray[np.int64]:
         """Integers of real `values`, rounded half to even and saturated, int64."""
         shape = values.shape
         with np.errstate(over="ignore"):  # an infinite mask saturates

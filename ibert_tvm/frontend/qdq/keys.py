@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import tvm
@@ -19,6 +18,7 @@ from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, value_name
 
+from ...common.types import Array
 from ..given import GivenReader, GivenScale
 
 _KEYS = 1
@@ -29,7 +29,7 @@ def centre_keys(
     module: tvm.IRModule,
     parameters: Mapping[str, NDArray[np.float32]],
     readers: Mapping[str, tuple[GivenReader, ...]],
-) -> tuple[dict[str, NDArray[Any]], dict[str, tuple[GivenReader, ...]], tuple[str, ...]]:
+) -> tuple[dict[str, Array], dict[str, tuple[GivenReader, ...]], tuple[str, ...]]:
     """Shift keys so that their grid is symmetric.
 
     Parameters

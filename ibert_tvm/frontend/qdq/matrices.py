@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...common.types import Array
 from ..given import GivenMatrix
 from .strip import GivenTensor
 
@@ -27,7 +28,7 @@ class _Rows:
 
     tensor: str
     values: NDArray[np.float32]
-    integers: NDArray[Any]
+    integers: Array
     zero_point: NDArray[np.int32]
     scale: NDArray[np.float64]
 
@@ -124,7 +125,7 @@ class MatrixIndex:
         return None
 
 
-def _matrix_shape(array: NDArray[Any]) -> tuple[int, int] | None:
+def _matrix_shape(array: Array) -> tuple[int, int] | None:
     """Shape of a matrix, also of one that is broadcast over a batch; None for anything else."""
     shape = array.shape
     while len(shape) > 2 and shape[0] == 1:
@@ -149,8 +150,8 @@ def _orientations(tensor: GivenTensor, shape: tuple[int, int]) -> list[_Rows]:
 
 
 def _per_row(
-    tensor: GivenTensor, array: NDArray[Any], shape: tuple[int, int], rows_first: bool
-) -> NDArray[Any] | None:
+    tensor: GivenTensor, array: Array, shape: tuple[int, int], rows_first: bool
+) -> Array | None:
     """Scales or zero points of the rows; None if they change within one."""
     whole = tensor.integers.shape
     spread = np.broadcast_to(tensor.grid.spread(array, whole), whole).reshape(shape)

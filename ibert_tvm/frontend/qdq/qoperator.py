@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from ...common.types import Array
 from . import refusals
 from .graph import DEQUANTIZE, MICROSOFT, QUANTIZE, Constants, attribute, kind, label, unused_name
 
@@ -35,7 +35,7 @@ def is_quantised(model: onnx.ModelProto) -> bool:
     Parameters
     ----------
     model : onnx.ModelProto
-        Any ONNX model.
+        The model.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
     Parameters
     ----------
     model : onnx.ModelProto
-        Any quantised model; not changed.
+        A quantised model; not changed.
 
     Returns
     -------
@@ -133,7 +133,7 @@ class _Rewriter:
 
     # -- building ---------------------------------------------------------------------------
 
-    def constant(self, name: str, array: NDArray[Any]) -> str:
+    def constant(self, name: str, array: Array) -> str:
         """Add an initialiser; return its name."""
         name = unused_name(name, self.taken)
         self.added.append(numpy_helper.from_array(array, name))
@@ -181,7 +181,7 @@ class _Rewriter:
         name = unused_name(f"{label(node)}.quantize", self.node_names)
         self.nodes.append(helper.make_node(QUANTIZE, inputs, [node.output[0]], name))
 
-    def number(self, node: onnx.NodeProto, name: str) -> NDArray[Any]:
+    def number(self, node: onnx.NodeProto, name: str) -> Array:
         """Return the constant `name`, which must be one."""
         if name not in self.constants:
             raise refusals.scale_is_computed(node.op_type, label(node), name)

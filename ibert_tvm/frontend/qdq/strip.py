@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from ...common.types import Array
 from ..onnx.reading import type_name
 from . import refusals
 from .graph import (
@@ -74,7 +75,7 @@ class GivenTensor:
     """
 
     name: str
-    integers: NDArray[Any]
+    integers: Array
     grid: Grid
 
 
@@ -291,7 +292,7 @@ class _Stripper:
         except ValueError as error:
             raise refusals.odd_scales(f"node {label(node)}", str(error)) from None
 
-    def _keep(self, name: str, integers: NDArray[Any], grid: Grid) -> None:
+    def _keep(self, name: str, integers: Array, grid: Grid) -> None:
         """Add a float initialiser, and note the integers that it stands for."""
         floats = _finite(grid.dequantize(integers))
         self.floats.append(numpy_helper.from_array(floats, name))
