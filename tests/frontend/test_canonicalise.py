@@ -118,50 +118,6 @@ def test_fused_queries_keys_and_values_are_cut_apart(axis):
     assert set(result.parameters) >= {"qkv.weight[0:32]", "qkv.bias[64:96]"}
 
 
-def erf_gelu(s: Source, x: relax.Expr) -> relax.Expr:
-    inner = s.emit(op.erf(s.emit(op.divide(x, f32(2**0.5)))))
-    return s.emit(op.multiply(s.emit(op.multiply(x, s.emit(op.add(inner, f32(1.0))))), f32(0.5)))
-
-
-def tanh_gelu(s: Source, x: relax.Expr) -> relax.Expr:
-    cube = s.emit(op.multiply(s.emit(op.power(x, f32(3.0))), f32(0.044715)))
-    inner = s.emit(op.multiply(s.emit(op.add(x, cube)), f32(0.7978845608028654)))
-    curve = s.emit(op.add(s.emit(op.tanh(inner)), f32(1.0)))
-    return s.emit(op.multiply(s.emit(op.multiply(f32(0.5), x)), curve))
-
-
-def quick_gelu(s: Source, x: relax.Expr) -> relax.Expr:
-    return s.emit(op.multiply(x, s.emit(op.sigmoid(s.emit(op.multiply(x, f32(1.702)))))))
-
-
-@pytest.mark.representatives(2)
-@pytest.mark.parametrize(
-    ("activation", "name", "attribute"),
-    [
-        (lambda s, x: s.emit(op.nn.gelu(x)), "gelu", "erf"),
-        (erf_gelu, "gelu", "erf"),
-        (lambda s, x: s.emit(op.nn.gelu_tanh(x)), "gelu", "tanh"),
-        (tanh_gelu, "gelu", "tanh"),
-        (lambda s, x: s.emit(op.nn.relu(x)), "relu", None),
-        (lambda s, x: s.emit(op.maximum(x, f32(0.0))), "relu", None),
-        (lambda s, x: s.emit(op.tanh(x)), "tanh", None),
-        (lambda s, x: s.emit(op.sigmoid(x)), "sigmoid", None),
-        (lambda s, x: s.emit(op.nn.silu(x)), "silu", 1.0),
-        (quick_gelu, "silu", 1.702),
-    ],
-)
-def test_activations(activation, name, attribute):
-    def body(s: Source) -> relax.Expr:
-        return activation(s, s.linear(s.words(), "up", 20))
-
-    result = check(body, [("embedding", "words"), ("linear", "up"), (name, f"up.{name}")])
-    call = calls_of(result)[-1]
-    if isinstance(attribute, float):
-        assert float(call.attrs["beta"]) == attribute
-    elif attribute is not None:
-        assert str(call.attrs["form"]) == attribute
-
-
 def test_a_gate_is_a_product():
     def body(s: Source) -> relax.Expr:
         x = s.words()
@@ -174,35 +130,6 @@ def test_a_gate_is_a_product():
     result = check(body, [*expected, ("linear", "down")])
     folded = [(item.name, item.what) for item in result.report.foldings]
     assert ("up", "factor 0.5 moved to the weights") in folded
-
-
-def rms_norm(s: Source, x: relax.Expr) -> relax.Expr:
-    mean = s.emit(op.mean(s.emit(op.power(x, f32(2.0))), -1, True))
-    return s.emit(op.multiply(x, s.emit(op.rsqrt(s.emit(op.add(mean, f32(1e-6)))))))
-
-
-@pytest.mark.parametrize(
-    "norm",
-    [
-        lambda s, x: s.emit(op.nn.rms_norm(x, s.weight("n.weight", CHANNELS), axes=[-1])),
-        lambda s, x: s.emit(op.multiply(s.weight("n.weight", CHANNELS), rms_norm(s, x))),
-        lambda s, x: s.emit(
-            op.multiply(rms_norm(s, x), s.emit(op.add(s.weight("n.weight", CHANNELS), f32(1.0))))
-        ),
-    ],
-    ids=["operator", "small operators", "one plus w"],
-)
-def test_rms_norm(norm):
-    check(lambda s: norm(s, s.words()), [("embedding", "words"), ("rms_norm", "n")])
-
-
-def test_a_residual_of_an_activation_is_a_sum():
-    def body(s: Source) -> relax.Expr:
-        x = s.linear(s.words(), "up", 20)
-        return s.emit(op.add(x, s.emit(op.nn.relu(x))))
-
-    expected = [("linear", "up"), ("relu", "up.relu"), ("add", "up.relu.add")]
-    check(body, [("embedding", "words"), *expected])
 
 
 def test_a_sum_of_a_tensor_and_its_activation_may_be_flattened_and_read_twice():
@@ -255,42 +182,6 @@ def test_layer_norm_without_weights_gets_ones_and_zeros():
     }
 
 
-def absolute(s: Source) -> relax.Expr:
-    """A slice of a table of positions without batch, added to the words."""
-    table = relax.const(np.arange(40).reshape(1, 40))
-    ids = s.emit(op.strided_slice(table, [1], [2], [2 + LENGTH]))
-    ids = s.emit(op.reshape(ids, [LENGTH]))
-    rows = s.emit(op.take(s.weight("places.weight", 40, CHANNELS), ids, axis=0))
-    return s.emit(op.add(s.words(), s.emit(op.reshape(rows, [1, LENGTH, CHANNELS]))))
-
-
-def roberta(s: Source) -> relax.Expr:
-    """Positions counted from the tokens that are not padding."""
-    token = s.emit(op.astype(s.emit(op.not_equal(s.ids, relax.const(3, "int64"))), "int64"))
-    count = s.emit(op.multiply(s.emit(op.cumsum(token, axis=1)), token))
-    ids = s.emit(op.add(count, relax.const(3, "int64")))
-    rows = s.emit(op.take(s.weight("places.weight", 40, CHANNELS), ids, axis=0))
-    return s.emit(op.add(s.words(), rows))
-
-
-@pytest.mark.parametrize(
-    ("body", "attributes"), [(absolute, ("absolute", 2, 0)), (roberta, ("roberta", 0, 3))]
-)
-def test_positions(body, attributes):
-    result = check(
-        body,
-        [
-            ("position_ids", "places.position_ids"),
-            ("embedding", "words"),
-            ("embedding", "places"),
-            ("add", "places.add"),
-        ],
-    )
-    (call,) = calls_of(result, "position_ids")
-    found = tuple(call.attrs[key] for key in ("kind", "offset", "padding_index"))
-    assert (str(found[0]), int(found[1]), int(found[2])) == attributes
-
-
 def test_a_constant_token_type_is_folded_into_the_words():
     def body(s: Source) -> relax.Expr:
         zeros = s.emit(op.zeros([BATCH, LENGTH], "int64"))
@@ -302,43 +193,6 @@ def test_a_constant_token_type_is_folded_into_the_words():
         ("kinds.weight", "row 0 is used for every token: a constant"),
         ("words.weight", "kinds.weight[0] added to every row"),
     ]
-
-
-def test_token_types_given_as_an_input_stay():
-    inputs = ("input_ids", "attention_mask", "token_type_ids")
-
-    def body(s: Source) -> relax.Expr:
-        table = s.weight("kinds.weight", 17, CHANNELS)
-        kind = s.emit(op.take(table, s.inputs["token_type_ids"], axis=0))
-        return s.emit(op.add(s.words(), kind))
-
-    expected = [("embedding", "words"), ("embedding", "kinds"), ("add", "kinds.add")]
-    assert check(body, expected, inputs).inputs == inputs
-
-
-@pytest.mark.parametrize("how", ["take", "slice"])
-def test_the_first_token_is_selected(how):
-    def body(s: Source) -> relax.Expr:
-        x = s.linear(s.words(), "dense", 5)
-        if how == "take":
-            return s.emit(op.take(x, relax.const(0, "int64"), axis=1))
-        return s.emit(op.squeeze(s.emit(op.strided_slice(x, [1], [0], [1])), [1]))
-
-    check(body, [("embedding", "words"), ("linear", "dense"), ("select_token", "dense.token0")])
-
-
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("keepdims", [False, True])
-def test_the_masked_mean_is_recognised(keepdims):
-    def body(s: Source) -> relax.Expr:
-        mask = s.emit(op.astype(s.emit(op.expand_dims(s.mask, -1)), "float32"))
-        total = s.emit(op.sum(s.emit(op.multiply(s.words(), mask)), 1, keepdims=keepdims))
-        count = s.emit(op.maximum(s.emit(op.sum(mask, 1)), f32(1e-9)))
-        if keepdims:
-            total = s.emit(op.squeeze(total, [1]))
-        return s.emit(op.divide(total, count))
-
-    check(body, [("embedding", "words"), ("mean_pool", "words.mean_pool")])
 
 
 def test_tied_weights_are_one_parameter_and_two_values():

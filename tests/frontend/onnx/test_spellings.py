@@ -251,15 +251,6 @@ def test_all_spellings_of_the_mask():
     assert model.info.inputs == ("input_ids", "attention_mask")
 
 
-def test_a_graph_without_a_mask_takes_one_that_ignores_padding():
-    g = Graph(opset=17, inputs=("input_ids",))
-    model = imported(g.model(g.attention(g.words(), None), names=("last_hidden_state",)))
-    assert model.info.inputs == ("input_ids", "attention_mask")
-    assert model.info.notes == (
-        "the source has no attention_mask; the compiled model takes one and ignores padding",
-    )
-
-
 @pytest.mark.parametrize(
     "dtype", ["FLOAT", *(pytest.param(x, marks=pytest.mark.slow) for x in ("INT32", "BOOL"))]
 )
