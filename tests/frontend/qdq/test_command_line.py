@@ -31,32 +31,22 @@ def folder(tmp_path_factory) -> Path:
 Command = Callable[..., Outcome]
 
 
-def lines(text: str) -> dict[str, list[str]]:
-    """Labelled lines of a table without headers."""
-    result: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        label, _, rest = line.strip().partition("  ")
-        result.setdefault(label, []).append(rest.strip())
-    return result
+def shown(text: str) -> str:
+    """What a command says of the quantisation in the file; sizes and paths are not looked at."""
+    kept = ("scales", "calibrated", "ignored", "weights", "need", "rounding", " ")
+    lines = [line.rstrip() for line in text.splitlines()]
+    return "\n".join(line for line in lines if line.startswith(kept))
 
 
 def test_quantise_and_inspect_tell_what_the_file_gave(
-    ibert: Command, folder, tmp_path, monkeypatch
+    ibert: Command, folder, tmp_path, monkeypatch, messages
 ):
     monkeypatch.setenv("COLUMNS", "500")
     output = tmp_path / "all.ibert"
     outcome = ibert("quantize", folder / "all.onnx", "-o", output)
     assert outcome.code == 0, outcome.stderr
     for text in (outcome.stdout, ibert("inspect", output).stdout):
-        shown = lines(text)
-        assert shown["scales of the file"] == [
-            "7 8-bit operands, 6 rounded values, 7 16-bit streams"
-        ]
-        assert shown["calibrated"] == ["nothing"]
-        assert shown["ignored"] == [
-            "15 inside operators that are computed in one piece",
-            "2 of tensors that depend on the inputs only, such as a mask",
-        ]
+        messages.check(shown(text))
     stored: Mapping[str, Any] = json.loads((output / "quantization.json").read_text())
     document = ibert("inspect", output, "--json").document
     assert document["source_scales"] == stored["source_scales"]
@@ -81,15 +71,10 @@ def test_missing_scales_are_asked_for_and_estimated(ibert: Command, folder, tmp_
 
 @pytest.mark.slow
 def test_inspect_says_what_is_missing_before_anything_is_quantised(
-    ibert: Command, folder, monkeypatch
+    ibert: Command, folder, monkeypatch, messages
 ):
     monkeypatch.setenv("COLUMNS", "500")
-    shown = lines(ibert("inspect", folder / "linear.onnx", "-v").stdout)
-    assert shown["scales"] == ["8 of 16 roundings, of 7 values"]
-    assert shown["weights"] == ["6 quantised matrices, 112 of 112 rows found"]
-    (missing,) = shown["need calibration"]
-    assert missing.startswith("embeddings.position_embeddings.add (16-bit stream), ")
-    assert len(shown["rounding"]) == 8
+    messages.check(shown(ibert("inspect", folder / "linear.onnx", "-v").stdout))
     document = ibert("inspect", folder / "linear.onnx", "--json").document["quantisation"]
     assert len(document["edges"]) == 16
     assert len(document["missing"]) == 5
