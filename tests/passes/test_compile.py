@@ -21,6 +21,7 @@ from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.targets import TargetError, get_target
 from tests.passes.small import small_program
+from tests.snapshots import Messages
 
 LAYER = "encoder.layer.0.output.dense"
 
@@ -67,17 +68,11 @@ def model(longest: int | None = 16) -> QuantizedModel:
     )
 
 
-def test_a_planted_float_fails_the_compilation_with_the_layers_name() -> None:
+def test_a_planted_float_fails_the_compilation_with_the_layers_name(messages: Messages) -> None:
     quantized = model()
     vars(quantized)["module"] = integers(planted=True).module  # no artefact can hold it
-    with pytest.raises(IntegerOnlyError) as caught:
+    with messages.raises(IntegerOnlyError):
         ibert_tvm.compile(quantized, target="x86-64", shapes=[(1, 4)])
-    assert str(caught.value) == (
-        "a floating-point value is left in the program: relax.TensorType of type float32\n"
-        f"  where: main, relax.astype of '{LAYER}'\n"
-        "  why: compiled programs are integer-only, and this was not lowered to integers\n"
-        "  what to do: report the operation, or quantise the model again without it"
-    )
 
 
 def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: Path) -> None:
@@ -200,25 +195,15 @@ def test_an_unknown_target_is_refused() -> None:
     assert type(caught.value) is TargetError
 
 
-def test_a_dump_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_a_dump_folder_that_cannot_be_made_is_refused(tmp_path: Path, messages: Messages) -> None:
     taken = tmp_path / "file"
     taken.write_text("not a folder", encoding="utf-8")
-    with pytest.raises(OutputError) as caught:
+    with messages.raises(OutputError):
         ibert_tvm.compile(model(), target="x86-64", shapes=[(1, 4)], dump_ir=taken)
-    assert str(caught.value) == (
-        f"cannot write the IR to {taken}\n"
-        "  why: File exists\n"
-        "  what to do: choose another folder for --dump-ir"
-    )
 
 
-def test_a_dump_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_dump_that_cannot_be_written_is_refused(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "01_repeat_rows.py").mkdir()
-    with pytest.raises(OutputError) as caught:
+    with messages.raises(OutputError):
         ibert_tvm.compile(model(), target="x86-64", shapes=[(1, 4)], dump_ir=tmp_path)
-    assert str(caught.value) == (
-        f"cannot write the IR to {tmp_path}\n"
-        "  why: Is a directory\n"
-        "  what to do: choose another folder for --dump-ir"
-    )
     assert (tmp_path / "00_integer.py").is_file()

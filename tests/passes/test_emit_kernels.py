@@ -19,6 +19,7 @@ from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
 from tests.passes.models import ProgramBuilder, encoder_program
 from tests.passes.small import CHANNELS, Inputs, small_program
+from tests.snapshots import Messages
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 SHAPE, NAME = (2, 3), "main_b2_s3"
@@ -211,19 +212,13 @@ def test_kernels_compute_in_the_width_that_the_ranges_prove() -> None:
     assert widths(-(2**9), 2**9) == {"int32"}
 
 
-def test_an_operand_of_the_wrong_signedness_names_the_layer() -> None:
+def test_an_operand_of_the_wrong_signedness_names_the_layer(messages: Messages) -> None:
     def body(p, inputs):
         return [p.linear("encoder.layer.2.query", inputs["x"], 8)]
 
     program = SpecialiseShapes([SHAPE])(small_program(body, x="int8"))
-    with pytest.raises(LoweringError) as caught:
+    with messages.raises(LoweringError):
         EmitKernels(LAYOUT, {})(FuseEpilogues()(program))
-    assert str(caught.value) == (
-        "a matrix operand is int8, the instruction takes uint8\n"
-        "  where: encoder.layer.2.query\n"
-        "  why: the pass offset_activations did not run before emission\n"
-        "  what to do: use ibert_tvm.relay_passes.passes.pipeline, which orders the passes"
-    )
 
 
 def test_a_range_that_no_integer_holds_names_the_layer() -> None:
@@ -253,7 +248,7 @@ def test_equal_kernels_of_several_shapes_are_emitted_once() -> None:
     }
 
 
-def test_a_weight_that_an_embedding_reads_too_is_refused() -> None:
+def test_a_weight_that_an_embedding_reads_too_is_refused(messages: Messages) -> None:
     def body(p: ProgramBuilder, inputs: Inputs) -> list[relax.Var]:
         table = p.integers("tied", -127, 127, (16, CHANNELS), "int8")
         factor = p.integers("factor", 1, 9, (1,), "int32")
@@ -263,11 +258,5 @@ def test_a_weight_that_an_embedding_reads_too_is_refused() -> None:
         bias = p.integers("bias", -9, 9, (16,), "int32")
         return [p.emit(integer.linear(operand, table, bias, name="logits"))]
 
-    with pytest.raises(LoweringError) as caught:
+    with messages.raises(LoweringError):
         emitted(small_program(body))
-    assert str(caught.value) == (
-        "a weight is read by a linear layer and by another operator\n"
-        "  where: tied\n"
-        "  why: linear layers read their weights in packed form, and there is one copy\n"
-        "  what to do: give the linear layer a copy of the weight under a name of its own"
-    )

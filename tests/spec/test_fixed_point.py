@@ -15,6 +15,7 @@ from ibert_tvm.relay_passes.spec.fixed_point import (
     requantise_clamped,
 )
 from ibert_tvm.relay_passes.spec.values import Ranged
+from tests.snapshots import Messages
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 
@@ -63,44 +64,24 @@ def test_all_zero_factors_are_allowed() -> None:
     assert vector.multipliers.tolist() == [0, 0, 0] and vector.shift == 0
 
 
-def test_a_channel_that_loses_all_bits_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_channel_that_loses_all_bits_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         dyadic_vector(np.array([1.0, 1e-6]), 15)
-    assert str(caught.value) == (
-        "channel 1 loses all its bits\n"
-        "  why: its factor is 1e-06, the largest is 1, and their common shift is 14\n"
-        "  what to do: use more bits of mantissa, or scales that are closer together"
-    )
 
 
-def test_a_factor_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_factor_that_is_not_finite_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         dyadic_vector(np.array([1.0, np.inf]))
-    assert str(caught.value) == (
-        "the factor of channel 1 is inf\n"
-        "  why: a scale is zero, infinite or not a number\n"
-        "  what to do: calibrate again, with data that reaches this tensor"
-    )
 
 
-def test_a_factor_too_large_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_factor_too_large_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         Dyadic.from_real(40000.0, 15)
-    assert str(caught.value) == (
-        "a factor of 40000 is too large for a multiplier of 15 bits\n"
-        "  why: a right shift of -1 would be needed\n"
-        "  what to do: the scales before and after this requantisation are too far apart"
-    )
 
 
-def test_bits_beyond_int32_are_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_bits_beyond_int32_are_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         Dyadic.from_real(1.0, 32)
-    assert str(caught.value) == (
-        "a multiplier of 32 bits\n"
-        "  why: multipliers are stored as int32\n"
-        "  what to do: use 1 to 31 bits"
-    )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.spec import layer_norm
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
+from tests.snapshots import Messages
 
 LOW, HIGH = -32767, 32767
 
@@ -170,31 +171,16 @@ def test_gain_and_offset_stay_in_int32() -> None:
     assert total.dtype == "int32"
 
 
-def test_an_epsilon_too_large_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_an_epsilon_too_large_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         LayerNormConstants.from_scale(1e-8, 1e-3, 768)
-    assert str(caught.value) == (
-        "an epsilon of 0.001 is 7.68e+15 squared units\n"
-        "  why: with scale 1e-08 and 768 channels; at most 2^40 is allowed\n"
-        "  what to do: use a coarser scale for the input of the layer norm"
-    )
 
 
-def test_a_beta_too_large_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_beta_too_large_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         LayerNormAffine.from_scale(np.ones(4), np.array([0.0, 1.0, -9e5, 0.0]), 1e-3)
-    assert str(caught.value) == (
-        "gamma 1 or beta -9e+05 of channel 2 is too large for the output's scale 0.001\n"
-        "  why: with 14 and 29 bits only -1 fraction bits are left, and 2 are needed\n"
-        "  what to do: use a coarser scale for the output of the layer norm"
-    )
 
 
-def test_a_weight_that_is_not_finite_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_weight_that_is_not_finite_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         LayerNormAffine.from_scale(np.array([1.0, np.nan]), np.zeros(2), 1e-3)
-    assert str(caught.value) == (
-        "gamma or beta is not finite\n"
-        "  why: a weight of the layer norm is infinite or not a number\n"
-        "  what to do: check the checkpoint"
-    )

@@ -11,6 +11,7 @@ from ibert_tvm.relay_passes.spec.logarithm import LOG_BITS, LOG_COEFFICIENTS, Lo
 from ibert_tvm.relay_passes.spec.scalar import Scalar
 from ibert_tvm.relay_passes.spec.values import Ranged
 from ibert_tvm.relay_passes.spec.widths import audit
+from tests.snapshots import Messages
 
 INT16 = np.arange(-(2**15), 2**15)
 LIMIT = 2**14 - 1
@@ -49,14 +50,9 @@ def test_every_intermediate_has_32_bits(scale: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [2.1, 100.0, 1e-10])
-def test_other_scales_are_refused(scale: float) -> None:
-    with pytest.raises(RangeError) as caught:
+def test_other_scales_are_refused(scale: float, messages: Messages) -> None:
+    with messages.raises(RangeError):
         Logarithm.from_scale(scale, LIMIT)
-    assert str(caught.value) == (
-        f"scale {scale:.3g} cannot serve i-log1p\n"
-        f"  why: with inputs up to {LIMIT}, 1 and 1 + x do not both have 16 to 30 bits\n"
-        "  what to do: requantise its input to a scale between 1e-8 and 1"
-    )
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.spec import values
 from ibert_tvm.relay_passes.spec.values import Ranged, q15_multiply, saturate_short, short
+from tests.snapshots import Messages
 
 TARGETS = ["x86-avx512-vnni", "x86-64-v3", "x86-64"]
 LOW, HIGH = -(2**15), 2**15 - 1
@@ -72,25 +73,15 @@ def test_a_square_is_not_negative() -> None:
     assert (q15_multiply(x, x).low, q15_multiply(x, x).high) == (0, 32766)
 
 
-def test_both_factors_at_their_end_are_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_both_factors_at_their_end_are_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         q15_multiply(SHORT, SHORT)
-    assert str(caught.value) == (
-        "both factors of a Q15 product may be -2^15\n"
-        "  why: [-32768, 32767] with [-32768, 32767]\n"
-        "  what to do: clamp one of them to -32767"
-    )
 
 
 @pytest.mark.parametrize("make", [short, lambda x: q15_multiply(x, 5)])
-def test_a_value_of_17_bits_is_refused(make) -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_value_of_17_bits_is_refused(make, messages: Messages) -> None:
+    with messages.raises(RangeError):
         make(Ranged(-5, 2**15))
-    assert str(caught.value) == (
-        "a value of 17 bits does not fit 16\n"
-        "  why: its interval is [-5, 32768]\n"
-        "  what to do: use a coarser scale, or the wide form of the operator"
-    )
 
 
 def test_short_values_stay_short_exactly_while_they_fit() -> None:

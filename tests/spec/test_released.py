@@ -23,6 +23,7 @@ from ibert_tvm.relay_passes.spec.released import (
 )
 from ibert_tvm.relay_passes.spec.released.rounding import mantissa_and_exponent, mean_even
 from ibert_tvm.relay_passes.spec.values import Ranged, ranged
+from tests.snapshots import Messages
 
 INT64 = np.int64
 INT8 = (-128, 127)
@@ -98,22 +99,11 @@ def test_a_factor_that_leaves_nothing_gives_zero() -> None:
     assert (factors.multipliers.tolist(), factors.shifts.tolist()) == ([0], [62])
 
 
-def test_factors_that_cannot_serve_are_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_factors_that_cannot_serve_are_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         exact_factors(np.array([1.0, np.inf]), 100)
-    assert str(caught.value) == (
-        "the factor of channel 1 is inf\n"
-        "  why: a scale is zero, infinite or not a number\n"
-        "  what to do: check the ranges and weights of this layer"
-    )
-    with pytest.raises(RangeError) as caught:
+    with messages.raises(RangeError):
         exact_factors(np.array([2.0**31]), 100)
-    assert str(caught.value) == (
-        "the factor of channel 0 is 2.15e+09\n"
-        "  why: a right shift of -1 would be needed after a mantissa of 31 bits and a value of 7 "
-        "bits\n"
-        "  what to do: the scales before and after this requantisation are too far apart"
-    )
 
 
 @pytest.mark.parametrize("bits", [20, 31, 45, 60])
@@ -174,23 +164,11 @@ def test_the_exponential_is_the_released_one(both_domains, scale: float, drift: 
     assert int(got.max()) == k.maximum == got[0]
 
 
-def test_an_exponential_that_cannot_be_expressed_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_an_exponential_that_cannot_be_expressed_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         ReleasedExponential.from_scales(1e-10, 1e20)
-    assert str(caught.value) == (
-        "scale 1e-10 is too fine for the released i-exp\n"
-        "  why: its polynomial reaches 279211474407741489152, its distances 207930000000; 61 and "
-        "31 bits serve\n"
-        "  what to do: the ranges of Q and K are too small: check them, or calibrate them again"
-    )
-    with pytest.raises(RangeError) as caught:
+    with messages.raises(RangeError):
         ReleasedExponential.from_scales(1e-3, 1e20)
-    assert str(caught.value) == (
-        "the range of the softmax's exponentials, 3.28e+24, does not fit its scores\n"
-        "  why: with scores of scale 0.001 the largest exponential is 3e+15 in the same units\n"
-        "  what to do: the ranges of Q, K and the softmax are not of one training run: calibrate "
-        "them again"
-    )
 
 
 def released_gelu_value(q: int, scale: float) -> int:
@@ -215,16 +193,9 @@ def test_gelu_is_the_released_one_at_every_scale(both_domains, scale: float) -> 
     assert k.scales[0] == scale * ((scale / 1.4142) ** 2 * -0.2888 * 2.0**14) / 2.0
 
 
-def test_a_scale_too_fine_for_gelu_names_its_channel() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_scale_too_fine_for_gelu_names_its_channel(messages: Messages) -> None:
+    with messages.raises(RangeError):
         released_gelu(np.array([1e-4, 1e-8]))
-    assert str(caught.value) == (
-        "scale 1e-08 of i-GELU, channel 1, is too fine\n"
-        "  why: with the released shift of 14 its 1 is -4226730304412 units, and int32 ends at "
-        "-2147483648\n"
-        "  what to do: this channel's weights are all but 0: prune them, or quantise the float "
-        "weights with calibration"
-    )
 
 
 def released_norm(row: list[int], offset: list[int], shift: int) -> list[int]:
@@ -274,35 +245,19 @@ def test_offsets_are_floors_of_beta_over_gamma() -> None:
     np.testing.assert_array_equal(scale, gamma * unit)
 
 
-def test_a_gamma_of_zero_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_gamma_of_zero_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         layer_norm.offset_and_scale(np.array([1.0, 0.0, 0.0]), np.ones(3))
-    assert str(caught.value) == (
-        "gamma of channel 1 is 0, and 1 more\n"
-        "  why: the released layer norm divides beta by gamma\n"
-        "  what to do: quantise the float weights with calibration: the other presets take any "
-        "gamma"
-    )
 
 
-def test_a_gamma_all_but_zero_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_gamma_all_but_zero_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         layer_norm.offset_and_scale(np.array([1.0, 1e-30]), np.ones(2))
-    assert str(caught.value) == (
-        "beta / gamma of channel 1 is 1e+30\n"
-        "  why: its integer does not fit 60 bits\n"
-        "  what to do: check the checkpoint, or quantise the float weights with calibration"
-    )
 
 
-def test_a_shift_out_of_range_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_shift_out_of_range_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         ReleasedLayerNorm(32)
-    assert str(caught.value) == (
-        "the shift of a layer norm is 32\n"
-        "  why: it brings deviations of 23 bits to 16\n"
-        "  what to do: check the checkpoint: training sets it to 0..8"
-    )
 
 
 def test_intervals_hold_for_the_widest_operands() -> None:

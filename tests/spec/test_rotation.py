@@ -14,6 +14,7 @@ from ibert_tvm.relay_passes.spec.rotation import (
     unturned,
 )
 from ibert_tvm.relay_passes.spec.values import Ranged
+from tests.snapshots import Messages
 
 INT8 = np.arange(-127, 128)
 ANGLES = np.concatenate([np.linspace(-np.pi, np.pi, 97), [1e-4, np.pi / 2, 3e-5]])
@@ -64,11 +65,6 @@ def test_a_table_has_any_amplitude() -> None:
 
 
 @pytest.mark.parametrize("entry", [0.0, np.inf, np.nan])
-def test_a_table_without_numbers_is_refused(entry: float) -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_table_without_numbers_is_refused(entry: float, messages: Messages) -> None:
+    with messages.raises(RangeError):
         rotation_table(np.full((2, 2), entry))
-    assert str(caught.value) == (
-        f"the largest cosine of a rotation is {entry}\n"
-        "  why: its table holds cosines and sines, which are not all 0 and finite\n"
-        "  what to do: check the checkpoint, and the settings of its rotary embedding"
-    )

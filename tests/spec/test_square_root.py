@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.spec.square_root import half_bits, i_sqrt, newton_divisions
 from ibert_tvm.relay_passes.spec.values import Ranged
+from tests.snapshots import Messages
 
 
 def exact(n: np.ndarray) -> np.ndarray:
@@ -96,11 +97,6 @@ def test_the_interval_of_a_root_is_that_of_its_argument() -> None:
     assert (root.low, root.high) == (4, 2**20)
 
 
-def test_a_value_that_may_be_negative_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_value_that_may_be_negative_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         i_sqrt(Ranged(-1, 100), 32)
-    assert str(caught.value) == (
-        "square root of a value outside [0, 2^32)\n"
-        "  why: its interval is [-1, 100]\n"
-        "  what to do: clamp it, or raise the number of bits, up to 62"
-    )

@@ -16,6 +16,7 @@ from ibert_tvm.relay_passes.spec.scalar import Scalar
 from ibert_tvm.relay_passes.spec.scalar_minimum import ScalarWithMinimum
 from ibert_tvm.relay_passes.spec.values import Condition, Ranged, ranged
 from ibert_tvm.relay_passes.spec.widths import audit
+from tests.snapshots import Messages
 
 BINARY = {
     "+": operator.add,
@@ -104,15 +105,9 @@ def test_operations_of_two_constants_are_exact(a: int, b: int) -> None:
         assert (result.low, result.high) == (apply(a, b), apply(a, b)), name
 
 
-def test_a_product_past_int64_is_refused_with_its_interval() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_product_past_int64_is_refused_with_its_interval(messages: Messages) -> None:
+    with messages.raises(RangeError):
         Ranged(0, 2**40) * Ranged(-3, 2**40)
-    assert str(caught.value) == (
-        "product of 82 bits does not fit 64\n"
-        "  why: [0, 1099511627776] with [-3, 1099511627776] gives "
-        "[-3298534883328, 1208925819614629174706176]\n"
-        "  what to do: use coarser scales, shorter multipliers or tighter clamps"
-    )
 
 
 def test_the_caller_adds_the_layer_once() -> None:
@@ -124,22 +119,14 @@ def test_the_caller_adds_the_layer_once() -> None:
     assert error.at("elsewhere") is error
 
 
-def test_a_divisor_that_may_be_zero_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_divisor_that_may_be_zero_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         values.floor_divide(Ranged(0, 5), Ranged(0, 5))
-    assert str(caught.value) == (
-        "divisor may be zero or negative\n"
-        "  why: its interval is [0, 5]\n"
-        "  what to do: take the maximum with 1 before dividing"
-    )
 
 
-def test_a_shift_that_may_be_too_large_is_refused() -> None:
-    with pytest.raises(RangeError) as caught:
+def test_a_shift_that_may_be_too_large_is_refused(messages: Messages) -> None:
+    with messages.raises(RangeError):
         Ranged(0, 5) >> Ranged(0, 64)
-    assert str(caught.value) == (
-        "shift amount outside [0, 63]\n  why: its interval is [0, 64]\n  what to do: clamp it"
-    )
 
 
 @pytest.mark.parametrize("value", [Ranged(0, 1), Condition()])
