@@ -22,13 +22,14 @@ Entries compare by identity: they hold arrays, and each belongs to one name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from .dialect.arrays import AnyArray
 from .errors import CompilerError
 from .spec.parts import OPERAND_LIMIT
 from .spec.presets import PRESETS
@@ -65,7 +66,7 @@ def _positive(value: float, what: str) -> float:
     return value
 
 
-def _vector(value: Any, what: str) -> NDArray[np.float64]:
+def _vector(value: ArrayLike, what: str) -> NDArray[np.float64]:
     array = np.asarray(value, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise QuantizationTableError(
@@ -83,7 +84,7 @@ def _vector(value: Any, what: str) -> NDArray[np.float64]:
     return array
 
 
-def sum_of_columns(values: NDArray[Any], channels: NDArray[Any]) -> NDArray[Any]:
+def sum_of_columns(values: AnyArray, channels: AnyArray) -> AnyArray:
     """Add up the columns of each channel.
 
     Parameters
@@ -104,41 +105,40 @@ def sum_of_columns(values: NDArray[Any], channels: NDArray[Any]) -> NDArray[Any]
     return result.T.reshape(*values.shape[:-1], count)
 
 
-def _counts(value: Any) -> NDArray[np.int64]:
+def _integers(value: ArrayLike, what: str, why: str) -> NDArray[np.int64]:
     array = np.asarray(value)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise QuantizationTableError(
-            f"the splits of an activation are {array.dtype} of shape {array.shape}",
-            why="it is a number of columns for each channel",
+            f"the {what} of an activation are {array.dtype} of shape {array.shape}",
+            why=why,
             todo="give integers of shape (C,)",
         )
+    return array.astype(np.int64)
+
+
+def _counts(value: ArrayLike) -> NDArray[np.int64]:
+    array = _integers(value, "splits", "it is a number of columns for each channel")
     if array.min() < 1 or array.max() > MOST_COLUMNS:
         raise QuantizationTableError(
             f"a channel is split into {array.min()} to {array.max()} columns",
             why=f"one to {MOST_COLUMNS} columns are added in 16-bit arithmetic",
             todo="use a coarser scale",
         )
-    return array.astype(np.int64)
+    return array
 
 
-def _zero_points(value: Any) -> NDArray[np.int64]:
-    array = np.asarray(value)
-    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
-        raise QuantizationTableError(
-            f"the zero points of an activation are {array.dtype} of shape {array.shape}",
-            why="each channel has one, an integer",
-            todo="give integers of shape (C,)",
-        )
+def _zero_points(value: ArrayLike) -> NDArray[np.int64]:
+    array = _integers(value, "zero points", "each channel has one, an integer")
     if int(np.abs(array).max()) > FARTHEST_ZERO_POINT:
         raise QuantizationTableError(
             f"a zero point of an activation is {array[np.abs(array).argmax()]}",
             why=f"requantisation in 16 bits has room for {FARTHEST_ZERO_POINT} steps of 8 bits",
             todo="use a coarser scale",
         )
-    return array.astype(np.int64)
+    return array
 
 
-def _phases(value: Any) -> NDArray[np.float64]:
+def _phases(value: ArrayLike) -> NDArray[np.float64]:
     array = np.asarray(value, dtype=np.float64)
     if array.ndim != 1 or array.size == 0 or not (np.abs(array) <= 0.5).all():
         raise QuantizationTableError(
@@ -147,6 +147,15 @@ def _phases(value: Any) -> NDArray[np.float64]:
             todo="move whole steps into the zero points",
         )
     return array
+
+
+_ARRAYS: dict[str, Callable[[ArrayLike], AnyArray]] = {
+    "channel_divisor": lambda value: _vector(value, "the channel divisor of an activation"),
+    "splits": _counts,
+    "channel_zero_point": _zero_points,
+    "phase": _phases,
+}
+"""What an activation may have for each channel, and how it is checked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,19 +218,12 @@ class ActivationQuant:
                 why=f"it is the integer for the real 0, so it lies in [{self.low}, {self.high}]",
                 todo="extend the calibrated range until it contains 0",
             )
-        if self.channel_divisor is not None:
-            divisor = _vector(self.channel_divisor, "the channel divisor of an activation")
-            object.__setattr__(self, "channel_divisor", divisor)
-        if self.splits is not None:
-            object.__setattr__(self, "splits", _counts(self.splits))
-        if self.channel_zero_point is not None:
-            points = _zero_points(self.channel_zero_point)
-            object.__setattr__(self, "channel_zero_point", points)
-        if self.phase is not None:
-            object.__setattr__(self, "phase", _phases(self.phase))
-        shifted = self.zero_point != 0 or self.channel_zero_point is not None
-        shifted = shifted or self.phase is not None
-        if self.by_row and (shifted or self.splits is not None or self.low != -self.high):
+        for name, checked in _ARRAYS.items():
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, checked(value))
+        shifts = (self.channel_zero_point, self.phase, self.splits)
+        bare = self.zero_point == 0 and all(array is None for array in shifts)
+        if self.by_row and not (bare and self.low == -self.high):
             raise QuantizationTableError(
                 "an activation with a scale per row has a zero point, splits or uneven bounds",
                 why="its integers are divided by the largest magnitude of their row",
@@ -279,7 +281,7 @@ class ActivationQuant:
         low, high = splits * self.low - self.zero_points, splits * self.high - self.zero_points
         return (low, high) if self.phase is None else (low - self.phase, high - self.phase)
 
-    def rounded(self, steps: NDArray[Any]) -> NDArray[Any]:
+    def rounded(self, steps: AnyArray) -> AnyArray:
         """Numbers of steps [..., C] as the integers stand for them: rounded and clamped."""
         if self.phase is None:
             return np.clip(np.rint(steps), *self.reach)
@@ -292,7 +294,7 @@ class ActivationQuant:
             raise TypeError("only a value that is split has columns of channels")
         return self.splits
 
-    def quantize(self, values: NDArray[Any]) -> NDArray[np.int64]:
+    def quantize(self, values: AnyArray) -> NDArray[np.int64]:
         """Integers of real ``values`` [..., C], rounded half up and clamped; int64 [..., K].
 
         Of a value with a scale per row those of 16 bits.
@@ -306,7 +308,7 @@ class ActivationQuant:
             steps = steps + offset
         return np.clip(steps + self.zero_point, self.low, self.high).astype(np.int64)
 
-    def dequantize(self, integers: NDArray[Any]) -> NDArray[np.float64]:
+    def dequantize(self, integers: AnyArray) -> NDArray[np.float64]:
         """Real values of ``integers`` [..., K]; float64 [..., C]."""
         columns = np.asarray(integers, dtype=np.int64)
         steps = columns if self.splits is None else sum_of_columns(columns, self.columns)
@@ -479,7 +481,7 @@ class QuantizationTable:
                 todo=f"stay within -{ROW_LIMIT}..{ROW_LIMIT}",
             )
 
-    def to_json(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    def to_json(self) -> tuple[dict[str, Any], dict[str, AnyArray]]:
         """Split into a JSON-able document and the arrays it refers to.
 
         Returns
@@ -489,7 +491,7 @@ class QuantizationTable:
         arrays : dict of str to numpy.ndarray
             ``matmul.NAME.channel_divisor``, ``weights.NAME.values``, ``weights.NAME.scale`` …
         """
-        arrays: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, AnyArray] = {}
         document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "preset": self.preset}
         document["norm_shifts"] = dict(self.norm_shifts)
         document["centred"] = self.centred
@@ -504,21 +506,12 @@ class QuantizationTable:
                     "high": quant.high,
                     "zero_point": quant.zero_point,
                 }
-                if quant.channel_divisor is not None:
-                    key = f"{section}.{name}.channel_divisor"
-                    arrays[key] = quant.channel_divisor
-                    entry["channel_divisor"] = key
-                if quant.splits is not None:
-                    entry["splits"] = f"{section}.{name}.splits"
-                    arrays[entry["splits"]] = quant.splits
+                for key in _ARRAYS:
+                    if (array := getattr(quant, key)) is not None:
+                        entry[key] = f"{section}.{name}.{key}"
+                        arrays[entry[key]] = array
                 if quant.by_row:
                     entry["by_row"] = True
-                if quant.channel_zero_point is not None:
-                    entry["channel_zero_point"] = f"{section}.{name}.channel_zero_point"
-                    arrays[entry["channel_zero_point"]] = quant.channel_zero_point
-                if quant.phase is not None:
-                    entry["phase"] = f"{section}.{name}.phase"
-                    arrays[entry["phase"]] = quant.phase
                 document[section][name] = entry
         for section in ("weights", "embeddings"):
             document[section] = {}
@@ -531,7 +524,7 @@ class QuantizationTable:
 
     @classmethod
     def from_json(
-        cls, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+        cls, document: Mapping[str, Any], arrays: Mapping[str, AnyArray]
     ) -> QuantizationTable:
         """Rebuild a table from what `to_json` returned.
 
@@ -555,13 +548,8 @@ class QuantizationTable:
                         entry["low"],
                         entry["high"],
                         entry["zero_point"],
-                        arrays[entry["channel_divisor"]] if "channel_divisor" in entry else None,
-                        arrays[entry["splits"]] if "splits" in entry else None,
-                        bool(entry.get("by_row", False)),
-                        arrays[entry["channel_zero_point"]]
-                        if "channel_zero_point" in entry
-                        else None,
-                        arrays[entry["phase"]] if "phase" in entry else None,
+                        by_row=bool(entry.get("by_row", False)),
+                        **{key: arrays[entry[key]] for key in _ARRAYS if key in entry},
                     )
                     for name, entry in document[section].items()
                 }

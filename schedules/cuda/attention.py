@@ -28,7 +28,7 @@ from ..key_blocks import WORK
 from ..rule import GpuRule
 from ..stages import Leaf, NotElementwise, StageDefinition
 from ..tiles import without_tile
-from .attention_parts import CHUNK, FRAGMENT, AttentionParts, reader
+from .attention_parts import CHUNK, FRAGMENT, AttentionParts, Score, reader
 from .runs import unpacked, unsaturated
 from .statements import (
     address,
@@ -66,7 +66,7 @@ class _Kernel(AttentionParts):
             *(tirx.AllocBuffer(buffer) for buffer in held),
             self.load_queries(),
             self.run("clear", address(self.context, 0), address(self.row_sum, 0)),
-            *self._reset(self.row_max, self.stages.row_max),
+            *self._reset(self.row_max, self.stages.row_max.initial),
             *phases,
             *self._finish(),
         ]
@@ -172,19 +172,16 @@ class _Kernel(AttentionParts):
             return [products]
         stage, product = self.stages.scored, self.stages.scores.stage
 
-        def score(m: tirx.Expr, r: tirx.Expr, u: tirx.Expr) -> list[tirx.Stmt]:
-            place = self.score(step, m, r, u)
-            leaves: dict[tirx.Var, Leaf] = {
-                product.buffer: lambda indices: tirx.BufferLoad(self.scores, [place]),
-                **self.key_leaf(m, u),
-            }
-            return self.assign(self.scores, place, stage, self.indices(step, m, r, u), leaves)
+        def score(at: Score) -> list[tirx.Stmt]:
+            place = self.score(at)
+            leaves = {product.buffer: reader(self.scores, place), **self.key_leaf(at)}
+            return self.assign(self.scores, place, stage, self.indices(at), leaves)
 
         return [products, self.each_entry(step, score)]
 
-    def _reset(self, rows: tirx.Var, stage: StageDefinition) -> list[tirx.Stmt]:
-        """What a reduction starts from."""
-        return [tirx.BufferStore(rows, stage.initial, [tirx.const(r, "int32")]) for r in range(2)]
+    def _reset(self, rows: tirx.Var, value: tirx.Expr) -> list[tirx.Stmt]:
+        """Give both rows a value."""
+        return [tirx.BufferStore(rows, value, [tirx.const(r, "int32")]) for r in range(2)]
 
     def _into(
         self,
@@ -196,16 +193,12 @@ class _Kernel(AttentionParts):
         """Reduce what the lane has of its two rows."""
         combine = tirx.max if stage.combine == "max" else tirx.Add
 
-        def term(m: tirx.Expr, r: tirx.Expr, u: tirx.Expr) -> list[tirx.Stmt]:
-            place = self.score(step, m, r, u)
-            leaves: dict[tirx.Var, Leaf] = {
-                source.buffer: lambda indices: tirx.BufferLoad(self.scores, [place])
-            }
-            evaluation = self.graph.evaluate(leaves)
-            indices = self.indices(step, m, r, u)
+        def term(at: Score) -> list[tirx.Stmt]:
+            evaluation = self.graph.evaluate({source.buffer: reader(self.scores, self.score(at))})
+            indices = self.indices(at)
             value = evaluation.value(stage, indices[:3], indices[3:])
-            combined = combine(tirx.BufferLoad(rows, [r]), value)
-            return [*evaluation.bindings, tirx.BufferStore(rows, combined, [r])]
+            combined = combine(tirx.BufferLoad(rows, [at.row]), value)
+            return [*evaluation.bindings, tirx.BufferStore(rows, combined, [at.row])]
 
         return self.each_entry(step, term)
 
@@ -221,44 +214,36 @@ class _Kernel(AttentionParts):
 
     # -- weights ------------------------------------------------------------------------------
 
-    def _entry_leaves(
-        self,
-        step: tirx.Expr | int,
-        m: tirx.Expr,
-        r: tirx.Expr,
-        u: tirx.Expr,
-        held: StageDefinition,
-    ) -> dict[tirx.Var, Leaf]:
-        """How stages of entries read others; `held` is what the registers of scores hold."""
-        place = self.score(step, m, r, u)
+    def _row_leaves(self, row: tirx.Expr) -> dict[tirx.Var, Leaf]:
+        """How stages read what has one entry per row."""
         stages = self.graph.stages
+        return {stages[name].buffer: reader(rows, row) for name, rows in self.row_values.items()}
+
+    def _entry_leaves(self, at: Score, held: StageDefinition) -> dict[tirx.Var, Leaf]:
+        """How stages of entries read others; `held` is what the registers of scores hold."""
         return {
-            held.buffer: lambda indices: tirx.BufferLoad(self.scores, [place]),
-            self.stages.row_max.buffer: lambda indices: tirx.BufferLoad(self.row_max, [r]),
-            **{stages[name].buffer: reader(rows, r) for name, rows in self.row_values.items()},
-            **self.key_leaf(m, u),
+            held.buffer: reader(self.scores, self.score(at)),
+            self.stages.row_max.buffer: reader(self.row_max, at.row),
+            **self._row_leaves(at.row),
+            **self.key_leaf(at),
         }
 
     def _exponentials(self, step: tirx.Expr | int) -> tirx.Stmt:
         """Exponentials in the place of their scores."""
         stage = self.stages.exponential
-        return self.each_entry(
-            step,
-            lambda m, r, u: self.assign(
-                self.scores,
-                self.score(step, m, r, u),
-                stage,
-                self.indices(step, m, r, u),
-                self._entry_leaves(step, m, r, u, self.stages.scored),
-            ),
-        )
+        scored = self.stages.scored
+
+        def exponential(at: Score) -> list[tirx.Stmt]:
+            leaves = self._entry_leaves(at, scored)
+            return self.assign(self.scores, self.score(at), stage, self.indices(at), leaves)
+
+        return self.each_entry(step, exponential)
 
     def _finish_sum(self) -> list[tirx.Stmt]:
         """Sum of each row's exponentials, and what divides by it."""
         stage = self.stages.row_sum
-        zero = tirx.const(0, "int32")
         # The registers count weights after that, which nobody reads.
-        clear = [tirx.BufferStore(self.row_sum, zero, [tirx.const(r, "int32")]) for r in range(2)]
+        clear = self._reset(self.row_sum, tirx.const(0, "int32"))
         return [self._over_keys(self.row_sum, stage), *self._row_values(), *clear]
 
     def _row_values(self) -> list[tirx.Stmt]:
@@ -285,12 +270,11 @@ class _Kernel(AttentionParts):
         held = self.stages.exponential if self.normalised else scored
         shifts: set[int] = set()
 
-        def weight(m: tirx.Expr, r: tirx.Expr, u: tirx.Expr) -> list[tirx.Stmt]:
-            evaluation = self.graph.evaluate(self._entry_leaves(step, m, r, u, held))
-            value = evaluation.value(stage, self.indices(step, m, r, u))
-            value, shift = _unshifted(value)
+        def weight(at: Score) -> list[tirx.Stmt]:
+            evaluation = self.graph.evaluate(self._entry_leaves(at, held))
+            value, shift = _unshifted(evaluation.value(stage, self.indices(at)))
             shifts.add(shift)
-            return self.store(self.four, u, value, evaluation.bindings)
+            return self.store(self.four, at.key, value, evaluation.bindings)
 
         def put(m: tirx.Expr, r: tirx.Expr) -> tirx.Stmt:
             (shift,) = shifts
@@ -309,7 +293,7 @@ class _Kernel(AttentionParts):
     # -- results ------------------------------------------------------------------------------
 
     def _put_results(self) -> tirx.Stmt:
-        tile, sizes, stages = self.tile, self.sizes, self.graph.stages
+        tile, sizes = self.tile, self.sizes
         c, r, u = (tirx.Var(name, "int32") for name in ("c", "r", "u"))
         column = (self.key_group + c * tile.key_groups) * CHUNK + self.lane_column * 4 + u
         if tile.key_groups * self.columns * CHUNK > sizes.head_dim:
@@ -326,10 +310,7 @@ class _Kernel(AttentionParts):
                     return tirx.BufferLoad(self.context, [place + ahead])
             raise NotElementwise(f"results read the context of column {indices[-1]}")
 
-        leaves: dict[tirx.Var, Leaf] = {
-            self.stages.context.stage.buffer: context,
-            **{stages[name].buffer: reader(rows, r) for name, rows in self.row_values.items()},
-        }
+        leaves = {self.stages.context.stage.buffer: context, **self._row_leaves(r)}
         result = self.result
         evaluation = self.graph.evaluate(leaves)
         indices = (self.batch, row, self.head, column)

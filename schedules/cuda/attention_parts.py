@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tvm import ir, tirx
 
@@ -41,6 +42,16 @@ def _decisions(func: tirx.PrimFunc, sizes: AttentionSizes, gpu: Gpu) -> Attentio
     if not ranked:
         raise NotElementwise(f"heads of {sizes.head_dim} channels do not fit shared memory")
     return ranked[0]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of a lane: of a step, one of the four keys that it has of a row of a fragment."""
+
+    step: tirx.Expr | int
+    fragment: tirx.Expr
+    row: tirx.Expr
+    key: tirx.Expr
 
 
 class AttentionParts:
@@ -256,7 +267,7 @@ class AttentionParts:
     def each_entry(
         self,
         step: tirx.Expr | int,
-        body: Callable[[tirx.Expr, tirx.Expr, tirx.Expr], Sequence[tirx.Stmt]],
+        body: Callable[[Score], Sequence[tirx.Stmt]],
         after: Callable[[tirx.Expr, tirx.Expr], tirx.Stmt] | None = None,
         otherwise: Callable[[tirx.Expr, tirx.Expr], tirx.Stmt] | None = None,
     ) -> tirx.Stmt:
@@ -267,15 +278,14 @@ class AttentionParts:
         step
             Of the keys.
         body
-            ``body(fragment, r, u)``: for key u of the four that a lane has of a row, r, of a
-            fragment.
+            For one score.
         after
             ``after(fragment, r)``, once `body` was done for four keys.
         otherwise
             Instead of both, where a fragment lies behind the last key.
         """
         m, r, u = (tirx.Var(name, "int32") for name in ("fragment", "r", "u"))
-        inner = [unrolled(u, 4, sequence(list(body(m, r, u))))]
+        inner = [unrolled(u, 4, sequence(list(body(Score(step, m, r, u)))))]
         if after is not None:
             inner.append(after(m, r))
         statement = sequence(inner)
@@ -288,29 +298,26 @@ class AttentionParts:
         fragments = tile.warp_keys // FRAGMENT_KEYS
         return unrolled(m, fragments, unrolled(r, 2, statement))
 
-    def score(self, step: tirx.Expr | int, m: tirx.Expr, r: tirx.Expr, u: tirx.Expr) -> tirx.Expr:
+    def score(self, at: Score) -> tirx.Expr:
         """Place of a score in the registers of a lane."""
-        return self.place(step) + m * FRAGMENT + u // 2 * 4 + r * 2 + u % 2
+        u = at.key
+        return self.place(at.step) + at.fragment * FRAGMENT + u // 2 * 4 + at.row * 2 + u % 2
 
-    def indices(
-        self, step: tirx.Expr | int, m: tirx.Expr, r: tirx.Expr, u: tirx.Expr
-    ) -> list[tirx.Expr]:
+    def indices(self, at: Score) -> list[tirx.Expr]:
         """Batch, head, row and key of a score."""
-        row = self.first_row + self.row_group * CHUNK + self.lane_row + r * 8
-        return [self.batch, self.head, row, self.first_key(step) + self.key(m, u)]
+        row = self.first_row + self.row_group * CHUNK + self.lane_row + at.row * 8
+        return [self.batch, self.head, row, self.first_key(at.step) + self.key(at)]
 
-    def key(self, m: tirx.Expr, u: tirx.Expr) -> tirx.Expr:
+    def key(self, at: Score) -> tirx.Expr:
         """Key of a score, counted from the first one of its step."""
-        own = self.key_group * self.tile.warp_keys + m * FRAGMENT_KEYS
-        return own + u // 2 * 8 + self.lane_column * 2 + u % 2
+        own = self.key_group * self.tile.warp_keys + at.fragment * FRAGMENT_KEYS
+        return own + at.key // 2 * 8 + self.lane_column * 2 + at.key % 2
 
-    def key_leaf(self, m: tirx.Expr, u: tirx.Expr) -> dict[tirx.Var, Leaf]:
+    def key_leaf(self, at: Score) -> dict[tirx.Var, Leaf]:
         """How stages read what is known of the key of a score."""
         if self.key_info is None:
             return {}
-        return {
-            self.key_info.buffer: lambda indices: self.call("key", self.key(m, u), dtype="int32")
-        }
+        return {self.key_info.buffer: lambda indices: self.call("key", self.key(at), dtype="int32")}
 
     def reads_key_info(self, stage: StageDefinition) -> bool:
         """Whether a stage looks at what is known of a key, besides its score."""

@@ -24,9 +24,10 @@ from ibert_tvm.common.schema import NUMBER, STRING, check
 from ibert_tvm.common.strict_json import decode, parse, read_bytes, read_json
 from ibert_tvm.targets import TargetDescription
 
+from .. import tiles
+from ..cuda import attention_tile, gemm_tile
 from ..errors import ScheduleError
-from ..tiles import Tile
-from .stored import tile_from_json
+from ..tiles import Tile, value_types
 
 FORMAT = 2
 _WITHOUT_DIGESTS = 1
@@ -46,6 +47,35 @@ _LEAST_GAIN = 0.02
 
 class DatabaseError(ScheduleError):
     """A tuning database that is missing, damaged, or of another target."""
+
+
+_TILES: tuple[type[Tile], ...] = (
+    tiles.LinearTile,
+    tiles.AttentionTile,
+    gemm_tile.GemmTile,
+    attention_tile.AttentionTile,
+)
+"""All decisions that there are, on processors and on GPUs; no two have the same names."""
+
+
+def tile_from_json(document: Mapping[str, object]) -> Tile:
+    """Read decisions that were stored.
+
+    Parameters
+    ----------
+    document
+        Whole numbers and truth values by name.
+
+    Raises
+    ------
+    ValueError
+        If no rule takes such decisions.
+    """
+    for tile in _TILES if isinstance(document, Mapping) else ():
+        if {name: type(value) for name, value in document.items()} == value_types(tile):
+            return tile(**document)
+    names = " or ".join(", ".join(value_types(tile)) for tile in _TILES)
+    raise ValueError(f"the decisions on a kernel are whole numbers {names}")
 
 
 @dataclass(frozen=True)

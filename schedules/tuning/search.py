@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
-from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets import Gpu, TargetDescription
 
 from ..apply import schedule_kernel
+from ..cuda.space import gpu_features
 from ..errors import ScheduleError
 from ..row_guard import KEYS, ROW_COUNT
-from ..tiles import Tile, has_tile, with_tile
-from .features import decisions_extractor
+from ..tiles import Tile, has_tile, tile_of, with_tile
 
 # Scheduling and looking at a candidate takes a tenth of a second.
 _POOL = 48
@@ -71,6 +72,41 @@ def _without_stock_intrinsics() -> Iterator[None]:
             del sys.modules[_STOCK_INTRINSICS]
             if hasattr(package, "tensor_intrin"):
                 delattr(package, "tensor_intrin")
+
+
+def decisions_extractor(func: tirx.PrimFunc, gpu: Gpu, kind: type[Tile]) -> Any:
+    """Feature extractor of MetaSchedule's for the candidates of one kernel.
+
+    Parameters
+    ----------
+    func
+        Unscheduled kernel.
+    gpu
+        What it is scheduled for.
+    kind
+        What its decisions are.
+
+    Returns
+    -------
+    tvm.s_tir.meta_schedule.FeatureExtractor
+        Takes candidates that carry their decisions as `ibert_tvm.schedules.tiles.with_tile` puts
+        them there, and gives `ibert_tvm.schedules.cuda.space.gpu_features` of each.
+    """
+    from tvm.ir.utils import derived_object
+    from tvm.s_tir.meta_schedule.feature_extractor import PyFeatureExtractor
+
+    features = gpu_features(func, gpu)
+
+    @derived_object
+    class Decisions(PyFeatureExtractor):
+        def extract_from(self, context: Any, candidates: list[Any]) -> list[Any]:
+            rows = []
+            for candidate in candidates:
+                tile = tile_of(candidate.sch.mod["main"], kind)
+                rows.append([] if tile is None else [features(tile)])
+            return [tvm.runtime.tensor(np.array(row, "float32")) for row in rows]
+
+    return Decisions()
 
 
 class Search:

@@ -20,7 +20,7 @@ from ibert_tvm.schedules.tuning import (
     default_decisions,
     tile_space,
 )
-from ibert_tvm.schedules.tuning.stored import tile_from_json
+from ibert_tvm.schedules.tuning.database import tile_from_json
 from ibert_tvm.targets import get_target
 from tests.cuda.attention_kernels import AttentionCase, attention_kernel
 from tests.cuda.linear_kernels import LinearCase, linear_function

@@ -22,7 +22,7 @@ from ibert_tvm.schedules.tiles import (
     without_tile,
 )
 from ibert_tvm.schedules.tuning import default_decisions, tile_space, workload_key
-from ibert_tvm.schedules.tuning.stored import tile_from_json
+from ibert_tvm.schedules.tuning.database import tile_from_json
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.examples import examples
 from tests.processes import without_torch
