@@ -195,12 +195,7 @@ def check_seq_len(seq_len: int, info: ModelInfo, metadata: LibraryMetadata | Non
             why=f"the longest compiled length is {metadata.max_seq_len}",
             todo="give a smaller --seq-len, or compile with a larger one",
         )
-    if info.max_sequence_length is not None and seq_len > info.max_sequence_length:
-        raise UsageError(
-            f"cannot evaluate at {seq_len} tokens",
-            why=f"the model has positions for {info.max_sequence_length} tokens",
-            todo=f"give a --seq-len of at most {info.max_sequence_length}",
-        )
+    info.check_length(seq_len, "evaluate at")
 
 
 def check_pair(candidate: ModelInfo, reference: ModelInfo) -> None:

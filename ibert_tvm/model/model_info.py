@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from ..common.errors import DocumentError
+from ..common.errors import DocumentError, UsageError
 from ..common.schema import INTEGER, STRING, check, either, one_of
 from ..common.strict_json import JsonDict
 from .heads import HEADS, KINDS
@@ -193,6 +193,16 @@ class ModelInfo:
         if wanted is not None:
             return wanted
         return min(_DEFAULT_LENGTH, self.max_sequence_length or _DEFAULT_LENGTH)
+
+    def check_length(self, seq_len: int, purpose: str) -> None:
+        """Refuse more tokens than the model has positions for, with a `UsageError`."""
+        longest = self.max_sequence_length
+        if longest is not None and seq_len > longest:
+            raise UsageError(
+                f"cannot {purpose} {seq_len} tokens",
+                why=f"the model has positions for {longest} tokens",
+                todo=f"use a sequence length of at most {longest}",
+            )
 
     @property
     def score_function(self) -> str | None:

@@ -44,12 +44,7 @@ def check_shapes(
                 todo=f"choose {longest}",
             )
         _check_static(batch, seq_len, info)
-        if longest is not None and seq_len > longest:
-            raise UsageError(
-                f"cannot compile for sequence length {seq_len}",
-                why=f"the model has positions for {longest} tokens",
-                todo=f"choose a sequence length of {longest} or less",
-            )
+        info.check_length(seq_len, "compile for")
     return sorted(set((int(batch), int(seq_len)) for batch, seq_len in shapes))
 
 

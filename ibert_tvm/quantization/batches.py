@@ -59,23 +59,6 @@ class Batch:
         return np.asarray(self.mask.sum(axis=1), dtype=np.int64)
 
 
-def check_length(seq_len: int, info: ModelInfo) -> None:
-    """Refuse sequences that are longer than the model's positions.
-
-    Raises
-    ------
-    UsageError
-        If `seq_len` exceeds ``info.max_sequence_length``.
-    """
-    longest = info.max_sequence_length
-    if longest is not None and seq_len > longest:
-        raise UsageError(
-            f"cannot calibrate at {seq_len} tokens",
-            why=f"the model has positions for {longest} tokens",
-            todo=f"use a sequence length of at most {longest}",
-        )
-
-
 def batches_of_texts(
     texts: Sequence[Text], tokenizer: Tokenizer, info: ModelInfo, seq_len: int
 ) -> list[Batch]:
@@ -102,7 +85,7 @@ def batches_of_texts(
     UsageError
         If no text is left, or the tokenizer does not belong to the model.
     """
-    check_length(seq_len, info)
+    info.check_length(seq_len, "calibrate at")
     kept = [text for text in texts if all(map(str.strip, _parts(text)))]
     if not kept:
         raise UsageError(
@@ -172,62 +155,53 @@ def batches_of_arrays(batches: Sequence[Mapping[str, Any]], info: ModelInfo) -> 
             why="the list is empty",
             todo="give batches like those of later use; some dozens of sequences serve",
         )
-    real = info.real_input
-    if real is not None:
-        return [
-            batch
-            for index, given in enumerate(batches)
-            for batch in _images(given, index, info, real)
-        ]
-    return [_checked(batch, index, info) for index, batch in enumerate(batches)]
+    result = []
+    for index, batch in enumerate(batches):
+        where = f"calibration batch {index}"
+        needed = "input_ids" if info.real_input is None else info.inputs[0]
+        unknown = sorted(set(batch) - set(info.inputs))
+        if unknown or needed not in batch:
+            raise UsageError(
+                f"unknown input {unknown[0]!r}" if unknown else f"{needed} are missing",
+                where=where,
+                why=f"the model takes {', '.join(info.inputs)}",
+                todo="give arrays by these names",
+            )
+        arrays = {name: np.asarray(array) for name, array in batch.items()}
+        if info.real_input is None:
+            result.append(_tokens(arrays, info, where))
+        else:
+            result += _images(arrays[needed], info, info.real_input, where)
+    return result
 
 
-def _images(given: Mapping[str, Any], index: int, info: ModelInfo, real: RealInput) -> list[Batch]:
+def _images(pixels: Array, info: ModelInfo, real: RealInput, where: str) -> list[Batch]:
     """Check one array of images or features, and cut it into batches of few rows."""
-    where = f"calibration batch {index}"
-    (name,) = info.inputs
-    unknown = sorted(set(given) - {name})
-    if unknown or name not in given:
-        raise UsageError(
-            f"unknown input {unknown[0]!r}" if unknown else f"{name} are missing",
-            where=where,
-            why=f"the model takes {name}",
-            todo="give an array by this name",
-        )
-    pixels = np.asarray(given[name])
-    size = tuple(info.image_size or ())
+    name, size = info.inputs[0], tuple(info.image_size or ())
+    todo = f"prepare the {real.what} with the model's {real.maker}"
     if pixels.shape[1:] != size or not pixels.size or pixels.dtype.kind != "f":
         raise UsageError(
             f"{name} is {pixels.dtype} of shape {pixels.shape}",
             where=where,
             why=f"{real.what} are floats [batch, {', '.join(map(str, size))}]",
-            todo=f"prepare the {real.what} with the model's {real.maker}",
+            todo=todo,
         )
     if not np.isfinite(pixels).all():
         raise UsageError(
             f"{name} holds values that are infinite or not a number",
             where=where,
             why=f"{'pixels' if len(size) == 3 else real.what} are finite",
-            todo=f"prepare the {real.what} with the model's {real.maker}",
+            todo=todo,
         )
     tokens = int(info.max_sequence_length or 0)
-    starts = range(0, pixels.shape[0], _ROWS)
     return [
-        Batch({name: pixels[start : start + _ROWS].astype(np.float32)}, tokens) for start in starts
+        Batch({name: pixels[start : start + _ROWS].astype(np.float32)}, tokens)
+        for start in range(0, pixels.shape[0], _ROWS)
     ]
 
 
-def _checked(batch: Mapping[str, Any], index: int, info: ModelInfo) -> Batch:
-    where = f"calibration batch {index}"
-    unknown = sorted(set(batch) - set(info.inputs))
-    if unknown or "input_ids" not in batch:
-        raise UsageError(
-            f"unknown input {unknown[0]!r}" if unknown else "input_ids are missing",
-            where=where,
-            why=f"the model takes {', '.join(info.inputs)}",
-            todo="give arrays by these names",
-        )
-    arrays = {name: np.asarray(array) for name, array in batch.items()}
+def _tokens(arrays: Mapping[str, Array], info: ModelInfo, where: str) -> Batch:
+    """Check token ids and what belongs to them; what is missing gets its default."""
     shape = arrays["input_ids"].shape
     for name, array in arrays.items():
         if array.ndim != 2 or array.shape != shape or 0 in shape or array.dtype.kind not in "iub":
@@ -237,7 +211,7 @@ def _checked(batch: Mapping[str, Any], index: int, info: ModelInfo) -> Batch:
                 why="all inputs are integers of one shape [batch, seq_len], not empty",
                 todo="pad the sequences of a batch to one length",
             )
-    check_length(shape[1], info)
+    info.check_length(shape[1], "calibrate at")
     defaults = {"attention_mask": 1, "token_type_ids": 0}
     inputs = {
         name: arrays.get(name, np.full(shape, defaults.get(name, 0))).astype(np.int64)

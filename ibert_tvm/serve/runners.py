@@ -53,17 +53,18 @@ class Runner(Protocol):
 
     def start(self) -> None:
         """Make ready; again after a `WorkerLostError`. An `IbertError` if that fails."""
+        return
 
     def run(self, tokens: Tokens) -> Outputs:
         """Compute a batch; `WorkerLostError` if this was lost on the way."""
-        ...
 
     def is_alive(self) -> bool:
         """Whether a batch could be computed now."""
-        ...
+        return True
 
     def close(self) -> None:
         """Let go of everything."""
+        return
 
 
 def compute(library: Library, outputs: Sequence[str], tokens: Tokens) -> Outputs:
@@ -92,7 +93,7 @@ def compute(library: Library, outputs: Sequence[str], tokens: Tokens) -> Outputs
     return {name: results[name] for name in outputs}
 
 
-class LibraryRunner:
+class LibraryRunner(Runner):
     """Runs a library in this process.
 
     Parameters
@@ -106,22 +107,11 @@ class LibraryRunner:
     def __init__(self, library: Library, outputs: Sequence[str]) -> None:
         self._library, self._outputs = library, outputs
 
-    def start(self) -> None:
-        """Nothing: it is loaded."""
-
     def run(self, tokens: Tokens) -> Outputs:
-        """Compute a batch."""
         return compute(self._library, self._outputs, tokens)
 
-    def is_alive(self) -> bool:
-        """As long as this process."""
-        return True
 
-    def close(self) -> None:
-        """Nothing: the library is the caller's."""
-
-
-class ProcessRunner:
+class ProcessRunner(Runner):
     """Runs a library in a process of its own: whatever ends that one, this one goes on.
 
     Its weights are pages of the mapped file, which all processes share.

@@ -25,7 +25,7 @@ from ..common.errors import OutputError, UsageError
 from ..common.files import check_writable, files_sha256, write_folder
 from ..common.strict_json import JsonDict
 from ..frontend.hf_folder import HfFolder
-from ..frontend.transformers_import import float_module
+from ..frontend.transformers_import import float_module, input_names
 from ..model.heads import HEADS, head_of_class
 from ..model.model_info import ModelInfo, OutputInfo
 from ..model.tokenization import TokenizedBatch, Tokenizer, tokenizer_files
@@ -262,11 +262,8 @@ class _Run:
             (fresh / _SETTINGS).write_text(text, encoding="utf-8")
 
     def _schedule(self, epochs: int, rate: float, stage: int) -> Schedule:
-        s = self.settings
-        return Schedule(
-            self.learned.lengths, epochs, s.batch_size, s.accumulation, rate, s.scale_learning_rate,
-            s.weight_decay, s.warmup, s.seed * 2 + stage, s.patience, s.checkpoint_steps,
-        )  # fmt: skip
+        seed = self.settings.seed * 2 + stage
+        return Schedule(self.settings, self.learned.lengths, epochs, rate, seed)
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -302,7 +299,7 @@ class _Run:
         settings = self.settings
         torch.manual_seed(settings.seed)
         model = self._with_head()
-        names = tuple(_inputs_of(model))
+        names = input_names(model)
         for part in model.modules():
             if isinstance(part, torch.nn.Dropout):
                 part.p = settings.dropout
@@ -435,12 +432,6 @@ def _logits(result: Any) -> torch.Tensor:
         logits: torch.Tensor = result.logits
         return logits
     return torch.stack((result.start_logits, result.end_logits), dim=-1)
-
-
-def _inputs_of(model: Any) -> tuple[str, ...]:
-    from ..frontend.transformers_import import input_names
-
-    return input_names(model)
 
 
 def _history(tracked: Tracked) -> JsonDict:

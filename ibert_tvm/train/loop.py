@@ -20,6 +20,7 @@ import torch
 
 from ..common.errors import ModelError
 from ..common.files import write_file
+from .settings import FinetuneSettings
 
 __all__ = ["Loop", "Schedule", "Tracked", "shuffled"]
 
@@ -62,34 +63,37 @@ def shuffled(random: np.random.Generator, lengths: Sequence[int], size: int) -> 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What the loop needs of the settings of a stage.
+    """When and how a stage is trained.
 
     Parameters
     ----------
+    settings : FinetuneSettings
+        Of the fine-tuning.
     lengths : tuple of int
         Of the training examples, in tokens.
-    epochs, batch_size, accumulation, seed, patience, checkpoint_steps
-        See `ibert_tvm.train.settings.FinetuneSettings`.
-    learning_rate, scale_learning_rate, weight_decay, warmup
-        See there.
+    epochs : int
+        Of this stage.
+    learning_rate : float
+        The largest of this stage.
+    seed : int
+        Of the order of the examples.
     """
 
+    settings: FinetuneSettings
     lengths: tuple[int, ...]
     epochs: int
-    batch_size: int
-    accumulation: int
     learning_rate: float
-    scale_learning_rate: float
-    weight_decay: float
-    warmup: float
     seed: int
-    patience: int
-    checkpoint_steps: int
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps of the optimiser."""
-        return -(-len(self.lengths) // (self.batch_size * self.accumulation))
+        return -(-len(self.lengths) // self._size)
+
+    @property
+    def _size(self) -> int:
+        """Examples of a step."""
+        return self.settings.batch_size * self.settings.accumulation
 
     @property
     def steps(self) -> int:
@@ -98,7 +102,7 @@ class Schedule:
 
     def share(self, step: int) -> float:
         """Learning rate of a step, as a share of the largest: up in a line, then down to 0."""
-        warm = int(self.steps * self.warmup)
+        warm = int(self.steps * self.settings.warmup)
         if step < warm:
             return (step + 1) / warm
         return (self.steps - step) / max(self.steps - warm, 1)
@@ -106,10 +110,10 @@ class Schedule:
     def batches(self, step: int) -> list[np.ndarray]:
         """Indices of the examples of a step, by forward pass."""
         epoch, place = divmod(step, self.steps_per_epoch)
-        size = self.batch_size * self.accumulation
+        size, rows = self._size, self.settings.batch_size
         order = shuffled(np.random.default_rng([self.seed, epoch]), self.lengths, size)
         chosen = order[place * size : (place + 1) * size]
-        return [chosen[i : i + self.batch_size] for i in range(0, len(chosen), self.batch_size)]
+        return [chosen[i : i + rows] for i in range(0, len(chosen), rows)]
 
 
 @dataclass
@@ -180,12 +184,12 @@ class Loop:
         ids = {id(p) for p in log_scales}
         others = [p for p in self.parameters if id(p) not in ids]
         scales = [p for p in self.parameters if id(p) in ids]
-        rate, decay = schedule.learning_rate, schedule.weight_decay
+        rate, decay = schedule.learning_rate, schedule.settings.weight_decay
         self.optimiser = torch.optim.AdamW(
             [
                 _group([p for p in others if p.ndim > 1], rate, decay),
                 _group([p for p in others if p.ndim <= 1], rate),
-                _group(scales, schedule.scale_learning_rate),
+                _group(scales, schedule.settings.scale_learning_rate),
             ]
         )
         self.tracked = Tracked()
@@ -209,7 +213,7 @@ class Loop:
             ended = tracked.step % schedule.steps_per_epoch == 0
             if ended:
                 self._measure()
-            if ended or tracked.step % schedule.checkpoint_steps == 0:
+            if ended or tracked.step % schedule.settings.checkpoint_steps == 0:
                 self.save()
                 _logger.info("checkpoint after %.0f s", time.monotonic() - saved)
                 saved = time.monotonic()
@@ -219,7 +223,7 @@ class Loop:
 
     @property
     def _stopped(self) -> bool:
-        return 0 < self.schedule.patience <= self.tracked.waited
+        return 0 < self.schedule.settings.patience <= self.tracked.waited
 
     def _step(self, step: int) -> None:
         self.module.train()

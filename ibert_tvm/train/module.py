@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,11 @@ class IntegerModel(torch.nn.Module):
         """Numerics, "accurate", "paper" or "released"."""
         return self._scales.preset if isinstance(self._scales, TrainedScales) else "released"
 
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = next(self.model.parameters()).device
+        return device
+
     def _learnable(self) -> dict[str, float]:
         if not isinstance(self._scales, TrainedScales):
             raise UsageError(
@@ -137,9 +142,8 @@ class IntegerModel(torch.nn.Module):
     def weights(self) -> dict[str, torch.Tensor]:
         """Float weights by canonical parameter name; gradients flow to the model's parameters."""
         own = dict(self.model.named_parameters())
-        device = next(self.model.parameters()).device
         weights = {name: source.read(own) for name, source in self._sources.items()}
-        return {**weights, **{name: array.to(device) for name, array in self._fixed.items()}}
+        return {**weights, **{name: array.to(self._device) for name, array in self._fixed.items()}}
 
     def _numbers(self) -> dict[str, NDArray[np.float32]]:
         return {
@@ -217,7 +221,7 @@ class IntegerModel(torch.nn.Module):
 
     # -- integers ---------------------------------------------------------------------------------
 
-    def _state(self) -> tuple[Any, ...]:
+    def _state(self) -> tuple[tuple[int, int], ...]:
         return tuple(_version(parameter) for parameter in self.parameters())
 
     def lowered(self) -> _Lowered:
@@ -226,9 +230,8 @@ class IntegerModel(torch.nn.Module):
         if self._lowered is None or self._lowered.state != state:
             table, numbers = self.table(), self._numbers()
             lowered = lower_to_integer(self._canonical.module, numbers, table)
-            device = next(self.model.parameters()).device
-            program = IntegerProgram(read_program(lowered.module), lowered.parameters, device)
-            forms = readings(lowered.scales["values"], self._needed, table, device)
+            program = IntegerProgram(read_program(lowered.module), lowered.parameters, self._device)
+            forms = readings(lowered.scales["values"], self._needed, table, self._device)
             self._lowered = _Lowered(state, table, lowered.scales, program, forms)
         return self._lowered
 
@@ -334,9 +337,8 @@ class IntegerModel(torch.nn.Module):
                 todo="pass these, and labels",
             )
         defaults = {"attention_mask": torch.ones_like, "token_type_ids": torch.zeros_like}
-        device = next(self.model.parameters()).device
         return {
-            name: (inputs[name] if name in inputs else defaults[name](first)).to(device)
+            name: (inputs[name] if name in inputs else defaults[name](first)).to(self._device)
             for name in names
         }
 
@@ -428,19 +430,15 @@ def is_trained(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
+@dataclass(frozen=True, eq=False)
 class _Lowered:
     """An integer program, and what it was made of."""
 
-    def __init__(
-        self,
-        state: tuple[Any, ...],
-        table: QuantizationTable,
-        scales: JsonObject,
-        program: IntegerProgram,
-        forms: Mapping[tuple[str, str], Reading],
-    ) -> None:
-        self.state, self.table, self.scales = state, table, scales
-        self.program, self.forms = program, forms
+    state: tuple[tuple[int, int], ...]
+    table: QuantizationTable
+    scales: JsonObject
+    program: IntegerProgram
+    forms: Mapping[tuple[str, str], Reading]
 
 
 def _version(parameter: torch.Tensor) -> tuple[int, int]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from ..common.types import Array
 from ..model.model_info import ModelInfo
 
-Array: TypeAlias = Array
 Inputs = dict[str, Array]
 
 

@@ -181,7 +181,7 @@ def test_another_length_is_not_compiled(files):
         (
             [{"input_ids": np.ones((1, 4), np.int64)}],
             "unknown input 'input_ids'\n  where: calibration batch 0\n"
-            "  why: the model takes pixel_values\n  what to do: give an array by this name",
+            "  why: the model takes pixel_values\n  what to do: give arrays by these names",
         ),
         (
             [{"pixel_values": np.zeros((2, 3, 8, 8), np.float32)}],

@@ -177,9 +177,9 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
         ),
         (
             [(1, 17)],
-            "cannot compile for sequence length 17\n"
+            "cannot compile for 17 tokens\n"
             "  why: the model has positions for 16 tokens\n"
-            "  what to do: choose a sequence length of 16 or less",
+            "  what to do: use a sequence length of at most 16",
         ),
     ],
 )

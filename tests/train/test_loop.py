@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +12,13 @@ import torch
 
 from ibert_tvm.common.errors import ModelError
 from ibert_tvm.train.loop import Loop, Schedule, shuffled
+from ibert_tvm.train.settings import FinetuneSettings
 from tests.examples import examples
 
-SCHEDULE = Schedule(
-    lengths=tuple((7 * i) % 23 for i in range(23)),
-    epochs=3,
-    batch_size=4,
-    accumulation=2,
-    learning_rate=1e-2,
-    scale_learning_rate=1e-3,
-    weight_decay=0.1,
-    warmup=0.2,
-    seed=5,
-    patience=0,
-    checkpoint_steps=2,
+SETTINGS = FinetuneSettings(
+    batch_size=4, accumulation=2, scale_learning_rate=1e-3, warmup=0.2, checkpoint_steps=2
 )
+SCHEDULE = Schedule(SETTINGS, tuple((7 * i) % 23 for i in range(23)), 3, 1e-2, seed=5)
 
 
 class Killed(Exception):
@@ -96,7 +88,7 @@ def test_scales_have_a_rate_of_their_own(tmp_path: Path) -> None:
     module = torch.nn.Module()
     module.bias = torch.nn.Parameter(torch.zeros(3))
     module.log_scale = torch.nn.Parameter(torch.zeros(()))
-    schedule = dataclasses.replace(SCHEDULE, lengths=(1,) * 8, epochs=1, warmup=0.0)
+    schedule = replace(SCHEDULE, settings=replace(SETTINGS, warmup=0.0), lengths=(1,) * 8, epochs=1)
 
     def loss(_indices: list[int]) -> torch.Tensor:
         return module.bias.sum() + module.log_scale
@@ -130,8 +122,8 @@ def test_a_killed_training_ends_with_the_same_numbers(killed_at: int, tmp_path: 
 
 
 def test_accumulated_passes_are_one_step(tmp_path: Path) -> None:
-    small = dataclasses.replace(SCHEDULE, epochs=1, lengths=SCHEDULE.lengths[:16])
-    large = dataclasses.replace(small, batch_size=8, accumulation=1)
+    small = replace(SCHEDULE, epochs=1, lengths=SCHEDULE.lengths[:16])
+    large = replace(small, settings=replace(SETTINGS, batch_size=8, accumulation=1))
     modules = []
     for number, schedule in enumerate((small, large)):
         run = loop(tmp_path / f"{number}.pt", schedule=schedule)
@@ -143,7 +135,7 @@ def test_accumulated_passes_are_one_step(tmp_path: Path) -> None:
 
 
 def test_it_stops_early_with_the_best_weights(tmp_path: Path) -> None:
-    patient = dataclasses.replace(SCHEDULE, epochs=9, patience=2)
+    patient = replace(SCHEDULE, epochs=9, settings=replace(SETTINGS, patience=2))
     run = loop(tmp_path / "a.pt", schedule=patient, scores=[0.1, 0.7, 0.5, 0.6, 0.9])
     tracked = run.run()
     assert [entry["score"] for entry in tracked.history] == [0.1, 0.7, 0.5, 0.6]
