@@ -111,7 +111,7 @@ def evaluate(
             todo="give the float model with --against",
         )
     check_device(device, rpc=None)
-    from ..tasks import evaluate_task, float_side, integer_side, size
+    from ..tasks import evaluate_task, float_side, integer_side
     from .progress import progress
 
     started = time.perf_counter()
@@ -133,7 +133,7 @@ def evaluate(
         "against": None if against is None else str(against),
         "task": given.task,
         "data": str(given.data),
-        "samples": size(samples),
+        "samples": len(samples),
         "skipped": getattr(samples, "skipped", 0),
         "seq_len": integers.max_length,
         "metrics": [result.to_json() for result in results],

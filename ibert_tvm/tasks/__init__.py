@@ -4,7 +4,6 @@ from .catalogue import TASKS, Options, Task
 from .compare import MetricResult, evaluate_task
 from .drop import task_drop
 from .errors import DataError
-from .samples import size
 from .sides import Side, float_side, integer_side
 
 __all__ = [
@@ -17,6 +16,5 @@ __all__ = [
     "evaluate_task",
     "float_side",
     "integer_side",
-    "size",
     "task_drop",
 ]

@@ -22,7 +22,7 @@ from .glue import FORMATS, read_glue, texts_of
 from .labels import class_numbers, unknown_labels
 from .measures import Measure, accuracy, f1, macro_f1, matthews, mean, micro_f1, pearson, spearman
 from .ranking import DEPTH, ndcg, rankings, recall
-from .samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged, chosen, size
+from .samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged
 from .sides import Side, output_read
 from .squad import read_squad
 from .tables import TableFormat
@@ -66,7 +66,7 @@ class Task:
         As users write it.
     kinds : tuple of str
         Outputs that it can be measured on, of `ibert_tvm.model.heads.KINDS`.
-    read : callable
+    reader : callable
         From a path and `Options` to `Samples`.
     score : callable
         From samples, a `Side` that reads one of `kinds`, and `Options` to measures.
@@ -78,10 +78,19 @@ class Task:
 
     name: str
     kinds: tuple[str, ...]
-    read: Callable[[Path, Options], Samples]
+    reader: Callable[[Path, Options], Samples]
     score: Callable[[Any, Side, Options], Measures]
     takes: tuple[str, ...] = ()
     seq_len: int = 128
+
+    def read(self, path: Path, options: Options) -> Samples:
+        """Read a file or folder; a `DataError` names what is wrong with it, and the line."""
+        samples = self.reader(path, options)
+        return (
+            samples
+            if options.limit is None
+            else samples.chosen(range(len(samples))[: options.limit])
+        )
 
     def check_head(self, info: ModelInfo) -> None:
         """Refuse a model without an output that this task can be measured on.
@@ -104,10 +113,6 @@ class Task:
         return self.score(samples, side.reading(self.name, *self.kinds), options)
 
 
-def _read_glue(name: str, path: Path, options: Options) -> Samples:
-    return _first(read_glue(path, FORMATS[name]), options.limit)
-
-
 def _read_table(order: tuple[str, ...] | None, path: Path, options: Options) -> Samples:
     """A table with named columns; pairs where a column `pair` is named."""
     default = {"text": "text", "label": "label"}
@@ -117,29 +122,7 @@ def _read_table(order: tuple[str, ...] | None, path: Path, options: Options) -> 
     ordered: dict[str, str] = {
         what: columns[what] for what in ("text", "pair", "label") if what in columns
     }
-    return _first(texts_of(path, ordered, TableFormat.of(path), order), options.limit)
-
-
-def _read_tagged(path: Path, options: Options) -> Samples:
-    return _first(read_conll(path, options.columns), options.limit)
-
-
-def _read_squad(path: Path, options: Options) -> Samples:
-    return _first(read_squad(path), options.limit)
-
-
-def _read_beir(path: Path, options: Options) -> Samples:
-    found = read_beir(path, options.split)
-    kept = list(found.queries)[: options.limit]
-    return Retrieval(
-        found.documents,
-        {name: found.queries[name] for name in kept},
-        {name: found.relevance[name] for name in kept},
-    )
-
-
-def _first(samples: Labelled | Scored | Tagged | Questions, limit: int | None) -> Samples:
-    return samples if limit is None else chosen(samples, range(size(samples))[:limit])
+    return texts_of(path, ordered, TableFormat.of(path), order)
 
 
 def _classes(
@@ -268,7 +251,7 @@ def _retrieval(samples: Retrieval, side: Side, options: Options) -> Measures:
 
 def _glue(name: str, *metrics: Callable[..., Measure], positive: str | None = None) -> Task:
     score = partial(_classes, name, metrics, positive)
-    return Task(name, ("logits",), partial(_read_glue, name), score)
+    return Task(name, ("logits",), lambda path, _: read_glue(path, FORMATS[name]), score)
 
 
 def _figure(name: str, read: Callable[[Path, Options], Samples], *takes: str) -> Task:
@@ -280,7 +263,7 @@ _TASKS = (
     _glue("cola", matthews),
     _glue("sst-2", accuracy),
     _glue("mrpc", accuracy, positive="1"),
-    _figure("sts-b", partial(_read_glue, "sts-b")),
+    _figure("sts-b", lambda path, _: read_glue(path, FORMATS["sts-b"])),
     _glue("qqp", accuracy, positive="1"),
     _glue("mnli-m", accuracy),
     _glue("mnli-mm", accuracy),
@@ -294,9 +277,15 @@ _TASKS = (
         _TABLE,
     ),
     _figure("sts", partial(_read_table, None), *_TABLE),
-    Task("retrieval", _VECTORS, _read_beir, _retrieval),
-    Task("token-classification", ("token_logits",), _read_tagged, _entities, ("text", "label")),
-    Task("squad", ("span_logits",), _read_squad, _answers, seq_len=384),
+    Task("retrieval", _VECTORS, lambda path, given: read_beir(path, given.split), _retrieval),
+    Task(
+        "token-classification",
+        ("token_logits",),
+        lambda path, given: read_conll(path, given.columns),
+        _entities,
+        ("text", "label"),
+    ),
+    Task("squad", ("span_logits",), lambda path, _: read_squad(path), _answers, seq_len=384),
 )
 TASKS = {task.name: task for task in _TASKS}
 """By name."""

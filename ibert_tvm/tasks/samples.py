@@ -4,13 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import ClassVar, TypeVar
 
 Text = str | tuple[str, str]
 
 
+S = TypeVar("S", bound="Samples")
+
+
+class Samples:
+    """What a task is measured on, or a model is tuned on."""
+
+    ROWS: ClassVar[tuple[str, ...]]
+    """Fields that have an entry for each sample; the first one always has."""
+
+    order: Sequence[str] = ()
+    """The classes in their order, where the format says it; empty if not."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.ROWS[0]))
+
+    def chosen(self: S, indices: Sequence[int]) -> S:
+        """Return some of the samples, in the order of the indices."""
+        given = {name: values for name in self.ROWS if (values := getattr(self, name))}
+        kept = {name: [values[i] for i in indices] for name, values in given.items()}
+        return replace(self, **kept)  # type: ignore[type-var]
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The class of every text or word; empty where there are none."""
+        return ()
+
+
 @dataclass(frozen=True)
-class Labelled:
+class Labelled(Samples):
     """Texts or pairs with a class each.
 
     Attributes
@@ -30,9 +57,15 @@ class Labelled:
     order: Sequence[str] = ()
     skipped: int = 0
 
+    ROWS = ("texts", "labels")
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return self.labels
+
 
 @dataclass(frozen=True)
-class Scored:
+class Scored(Samples):
     """Pairs of texts with a similarity each, or texts with a number.
 
     Attributes
@@ -49,9 +82,11 @@ class Scored:
     scores: Sequence[float]
     skipped: int = 0
 
+    ROWS = ("texts", "scores")
+
 
 @dataclass(frozen=True)
-class Tagged:
+class Tagged(Samples):
     """Sentences with a tag per word.
 
     Attributes
@@ -63,9 +98,15 @@ class Tagged:
     words: Sequence[Sequence[str]]
     tags: Sequence[Sequence[str]]
 
+    ROWS = ("words", "tags")
+
+    @property
+    def classes(self) -> Sequence[str]:
+        return [tag for tags in self.tags for tag in tags]
+
 
 @dataclass(frozen=True)
-class Questions:
+class Questions(Samples):
     """Questions on contexts.
 
     Attributes
@@ -85,9 +126,11 @@ class Questions:
     unanswerable: bool
     starts: Sequence[int] = ()
 
+    ROWS = ("pairs", "answers", "starts")
+
 
 @dataclass(frozen=True)
-class Retrieval:
+class Retrieval(Samples):
     """A corpus, queries, and which documents are relevant to them.
 
     Attributes
@@ -102,31 +145,13 @@ class Retrieval:
     queries: Mapping[str, str] = field(default_factory=dict)
     relevance: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
+    ROWS = ("queries",)
 
-Samples = Labelled | Scored | Tagged | Questions | Retrieval
-_Some = TypeVar("_Some", bound=Labelled | Scored | Tagged | Questions)
-
-
-def chosen(samples: _Some, indices: Sequence[int]) -> _Some:
-    """Return some of the samples, in the order of the indices."""
-    rows = {
-        Labelled: ("texts", "labels"),
-        Scored: ("texts", "scores"),
-        Tagged: ("words", "tags"),
-        Questions: ("pairs", "answers", "starts"),
-    }[type(samples)]
-    kept: dict[str, Any] = {
-        name: [given[i] for i in indices] for name in rows if (given := getattr(samples, name))
-    }
-    return replace(samples, **kept)
-
-
-def size(samples: Samples) -> int:
-    """Texts, sentences, questions or queries that are judged."""
-    if isinstance(samples, Retrieval):
-        return len(samples.queries)
-    if isinstance(samples, Tagged):
-        return len(samples.words)
-    if isinstance(samples, Questions):
-        return len(samples.pairs)
-    return len(samples.texts)
+    def chosen(self, indices: Sequence[int]) -> Retrieval:
+        names = list(self.queries)
+        kept = [names[i] for i in indices]
+        return Retrieval(
+            self.documents,
+            {name: self.queries[name] for name in kept},
+            {name: self.relevance[name] for name in kept},
+        )

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from ..common.errors import UsageError
-from ..tasks import TASKS, Options, Side, size
+from ..tasks import TASKS, Options, Side
 from ..tasks.glue import FORMATS, texts_of
 from ..tasks.lines import read_lines
-from ..tasks.samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged, Text, chosen
+from ..tasks.samples import Labelled, Questions, Samples, Scored, Tagged, Text
 from ..tasks.tables import TableFormat, column_names
 
 __all__ = ["Examples", "read_examples"]
@@ -44,11 +44,11 @@ class Examples:
         A name of `ibert_tvm.tasks.TASKS`; by default that of such samples.
     """
 
-    samples: Labelled | Scored | Tagged | Questions
+    samples: Samples
     task: str = ""
 
     def __len__(self) -> int:
-        return size(self.samples)
+        return len(self.samples)
 
     @classmethod
     def of_texts(cls, texts: Sequence[Text]) -> Examples:
@@ -72,9 +72,7 @@ class Examples:
 
     def chosen(self, indices: Sequence[int]) -> Examples:
         """Return some of the examples."""
-        if isinstance(self.samples, Labelled) and not self.labelled:
-            return Examples.of_texts([self.samples.texts[i] for i in indices])
-        return Examples(chosen(self.samples, indices), self.task)
+        return Examples(self.samples.chosen(indices), self.task)
 
     def score(self, side: Side) -> float:
         """First metric of the task, in points; 0 where it has no value."""
@@ -154,9 +152,7 @@ def _check_loss(task: str) -> None:
 
 
 def _read_task(path: Path, task: str, columns: Mapping[str, str]) -> Examples:
-    samples: Samples = TASKS[task].read(path, Options(columns))
-    assert not isinstance(samples, Retrieval)  # has no loss
-    return _enough(path, Examples(samples, task))
+    return _enough(path, Examples(TASKS[task].read(path, Options(columns)), task))
 
 
 def _read_any(path: Path, columns: Mapping[str, str]) -> Examples:

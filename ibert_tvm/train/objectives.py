@@ -13,7 +13,7 @@ from ..common.strict_json import JsonDict, JsonObject
 from ..model.heads import HEADS
 from ..model.tokenization import TokenizedBatch, Tokenizer, Window
 from ..tasks.labels import class_numbers
-from ..tasks.samples import Labelled, Questions, Scored, Tagged, size
+from ..tasks.samples import Labelled, Questions, Scored, Tagged
 from .examples import Examples
 
 __all__ = ["Objective", "class_names", "head_settings"]
@@ -46,16 +46,11 @@ def class_names(data: Examples, dev: Examples, own: Sequence[str] | None = None)
         If there is one class alone, or the development set has another.
     """
     samples = data.samples
-    if isinstance(samples, (Scored, Questions)) or not data.labelled:
+    if not samples.classes:
         return ()
-    order: Sequence[str] = ()
-    if isinstance(samples, Labelled):
-        there, others = set(samples.labels), _labels(dev)
-        order = samples.order
-    else:
-        there = {tag for tags in samples.tags for tag in tags}
-        others = set()  # a tag's kind is looked for where entities are measured
-    names = tuple(order) or tuple(sorted(there, key=_natural))
+    names = tuple(samples.order) or tuple(sorted(set(samples.classes), key=_natural))
+    # A tag's kind is looked for where entities are measured.
+    others = set() if isinstance(samples, Tagged) else set(dev.samples.classes)
     unknown = sorted(others - set(names))
     if unknown or len(names) < 2:
         raise UsageError(
@@ -67,15 +62,11 @@ def class_names(data: Examples, dev: Examples, own: Sequence[str] | None = None)
         )
     if own is not None and len(own) == len(names):
         try:
-            class_numbers(names, own, order)
+            class_numbers(names, own, samples.order)
         except UsageError:
             return names
         return tuple(own)
     return names
-
-
-def _labels(examples: Examples) -> set[str]:
-    return set(examples.samples.labels) if isinstance(examples.samples, Labelled) else set()
 
 
 class Objective:
@@ -98,8 +89,8 @@ class Objective:
     ) -> None:
         self.samples = examples.samples
         self.names, self.tokenizer, self.seq_len = names, tokenizer, seq_len
-        order = self.samples.order if isinstance(self.samples, Labelled) else ()
-        self._numbers = class_numbers(_all_labels(self.samples), names, order) if names else {}
+        numbers = class_numbers(self.samples.classes, names, self.samples.order) if names else {}
+        self._numbers = numbers
 
     @staticmethod
     def head_of(examples: Examples) -> str:
@@ -116,14 +107,15 @@ class Objective:
     def lengths(self) -> tuple[int, ...]:
         """Tokens of every example."""
         found: list[int] = []
-        for start in range(0, size(self.samples), _AT_ONCE):
-            chosen = range(start, min(start + _AT_ONCE, size(self.samples)))
+        for start in range(0, len(self.samples), _AT_ONCE):
+            chosen = range(start, min(start + _AT_ONCE, len(self.samples)))
             found += self._tokens(chosen).attention_mask.sum(axis=1).tolist()
         return tuple(found)
 
     def _tokens(self, indices: Sequence[int]) -> TokenizedBatch:
         if isinstance(self.samples, (Tagged, Questions)):
             return self.tokenizer.batch_of([self._window(i) for i in indices])
+        assert isinstance(self.samples, (Labelled, Scored))
         texts = [self.samples.texts[i] for i in indices]
         return self.tokenizer.encode(texts, self.seq_len, allow_empty=True)
 
@@ -183,12 +175,6 @@ class Objective:
             row.append(self._numbers[tags[word]] if first and word is not None else _IGNORED)
             seen.add(word)
         return row
-
-
-def _all_labels(samples: Labelled | Scored | Tagged | Questions) -> Sequence[str]:
-    if isinstance(samples, Tagged):
-        return [tag for tags in samples.tags for tag in tags]
-    return samples.labels if isinstance(samples, Labelled) else ()
 
 
 def head_settings(names: tuple[str, ...], head: str) -> JsonObject:

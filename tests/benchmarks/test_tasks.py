@@ -107,7 +107,7 @@ def test_queries_and_documents() -> None:
 
 def test_files_can_be_read_as_the_task_says(tmp_path: Path) -> None:
     from ibert_tvm.tasks import TASKS as MEASURED
-    from ibert_tvm.tasks import Options, size
+    from ibert_tvm.tasks import Options
 
     words = [f"{a}{b}{c}" for a in "abcdefgh" for b in "aeiou" for c in "lmnrst"]
 
@@ -135,7 +135,7 @@ def test_files_can_be_read_as_the_task_says(tmp_path: Path) -> None:
         read = MEASURED[task.kind].read(
             file.get(task.kind, folder / "test.tsv"), Options(columns=columns)
         )
-        assert size(read) == card["samples"]["test"] > 20, name
+        assert len(read) == card["samples"]["test"] > 20, name
 
 
 def test_words_of_a_text() -> None:

@@ -20,7 +20,6 @@ from ibert_tvm.tasks import (
     Side,
     evaluate_task,
     integer_side,
-    size,
     task_drop,
 )
 from tests.encoder.small_encoders import WORDS, tiny
@@ -79,7 +78,7 @@ def test_classes_of_both_models_and_their_difference(encoder: Make, tmp_path: Pa
         *(samples, side, noisy(side), options),
         progress=lambda *step: progress.append(step),
     )
-    assert size(samples) == 80 and progress[-1] == (80, 80)
+    assert len(samples) == 80 and progress[-1] == (80, 80)
     right = np.mean(
         [a == model.classify(t)["label"] for a, t in zip(gold, items[:80], strict=False)]
     )
