@@ -26,20 +26,8 @@ def progress_bar(wanted: bool, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda _count: None
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("encoding", total=total)
         yield lambda count: bar.advance(task, count)

@@ -8,9 +8,9 @@ measures quantisation, whereas integer programs are compared for equality elsewh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from .metrics import Agreement, RunningSimilarity, mean_pool
 
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel
-    from ..model.tokenization import TokenizedBatch, Tokenizer
+    from ..model.tokenization import Tokenizer
     from ..runtime import Library
 
 __all__ = ["Fidelity", "LayerFidelity", "check_seq_len", "evaluate_integers", "fidelity"]
@@ -36,7 +36,10 @@ __all__ = ["Fidelity", "LayerFidelity", "check_seq_len", "evaluate_integers", "f
 _LENGTH_STEP = 32
 _BATCH = 8
 
+_TOKENS = ("input_ids", "attention_mask", "token_type_ids")
+
 Inputs = Mapping[str, NDArray[np.int32]]
+_Run = Callable[[Inputs], tuple[NDArray[np.float64], dict[str, Array]]]
 Progress = Callable[[int, int], None]
 
 
@@ -140,17 +143,17 @@ def fidelity(
 
     from ibert_tvm.relay_passes.canonical import FloatModel
 
-    runner = _runner(candidate, layers)
-    float_model = FloatModel(reference.module, reference.parameters, runner.names)
+    names, run = _runner(candidate, layers)
+    float_model = FloatModel(reference.module, reference.parameters, names)
     kind = info.outputs[0].kind
     expected: list[NDArray[np.float64]] = [np.zeros(0)] * len(texts)
     actual = list(expected)
-    similarities = {name: RunningSimilarity() for name in runner.names}
+    similarities = {name: RunningSimilarity() for name in names}
     done = 0
-    for rows, inputs in _batches(tokens, info, seq_len):
-        mask = inputs["attention_mask"]
+    for rows, batch in tokens.batches(_BATCH, _LENGTH_STEP, seq_len, info.pad_token_id):
+        inputs, mask = batch.inputs(_TOKENS), batch.attention_mask
         result = float_model.run({name: inputs[name] for name in float_model.input_names})
-        output, values = runner.run(inputs)
+        output, values = run(inputs)
         for name, value in values.items():
             a, b = (_real_part(v, mask, len(rows)) for v in (result.values[name], value))
             similarities[name].add(a, b)
@@ -228,33 +231,6 @@ def own_tokenizer(candidate: QuantizedModel | Library) -> Tokenizer:
     return own
 
 
-def _batches(
-    tokens: TokenizedBatch, info: ModelInfo, seq_len: int
-) -> Iterator[tuple[NDArray[np.int64], Inputs]]:
-    """Rows of one length class at a time, padded to few different shapes: each is a compilation.
-
-    Yields the row numbers and the inputs; where fewer rows are left than a batch has, the rest
-    of the batch is padding with an empty mask.
-    """
-    lengths = tokens.attention_mask.sum(axis=1)
-    classes = np.minimum(-(-lengths // _LENGTH_STEP) * _LENGTH_STEP, seq_len)
-    for padded in np.unique(classes):
-        members = np.flatnonzero(classes == padded)
-        for start in range(0, len(members), _BATCH):
-            rows = members[start : start + _BATCH]
-            inputs = {}
-            for name, fill in (
-                ("input_ids", info.pad_token_id),
-                ("attention_mask", 0),
-                ("token_type_ids", 0),
-            ):
-                array = np.full((_BATCH, padded), fill, dtype=np.int32)
-                source = getattr(tokens, name)[rows, :padded]
-                array[: len(rows), : source.shape[1]] = source
-                inputs[name] = array
-            yield rows, inputs
-
-
 def _real_part(value: Array, mask: Array, rows: int) -> Array:
     """What belongs to real tokens of real texts."""
     if value.ndim >= 2 and value.shape[:2] == mask.shape:
@@ -269,44 +245,29 @@ def vector_of_text(kind: str, value: Array, mask: Array) -> NDArray[np.float64]:
     return np.asarray(value, dtype=np.float64)
 
 
-class _IntegerRunner:
-    """Runs a quantised model by the NumPy reference and dequantises what is compared."""
+def _runner(candidate: QuantizedModel | Library, layers: bool) -> tuple[list[str], _Run]:
+    """Names of the values that are compared, and what computes the first output and them.
 
-    def __init__(self, model: QuantizedModel, layers: bool) -> None:
-        self._model = model
-        self._scale = float(model.quantization["outputs"][0]["scale"])
-        self._forms = _comparable(model.quantization) if layers else {}
+    A library shows its outputs only; of a model the NumPy reference is run.
+    """
+    if not isinstance(candidate, QuantizedModel):
+        names = [record.name for record in candidate.metadata.inputs]
+        output = candidate.metadata.outputs[0].name
 
-    @property
-    def names(self) -> list[str]:
-        return list(self._forms)
+        def run_library(inputs: Inputs) -> tuple[NDArray[np.float64], dict[str, Array]]:
+            given: dict[str, Any] = {name: inputs[name] for name in names}
+            return candidate.run(**given)[output], {}
 
-    def run(self, inputs: Inputs) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        outputs, captured = _evaluate(self._model, inputs)
-        values = {name: _real(captured[form["value"]], form) for name, form in self._forms.items()}
-        return outputs[0].astype(np.float64) * self._scale, values
+        return [], run_library
+    scale = float(candidate.quantization["outputs"][0]["scale"])
+    forms = _comparable(candidate.quantization) if layers else {}
 
+    def run(inputs: Inputs) -> tuple[NDArray[np.float64], dict[str, Array]]:
+        outputs, captured = _evaluate(candidate, inputs)
+        values = {name: _real(captured[form["value"]], form) for name, form in forms.items()}
+        return outputs[0].astype(np.float64) * scale, values
 
-class _LibraryRunner:
-    """Runs a library; only its outputs show."""
-
-    names: tuple[str, ...] = ()
-
-    def __init__(self, library: Library) -> None:
-        self._library = library
-        self._inputs = [record.name for record in library.metadata.inputs]
-        self._output = library.metadata.outputs[0].name
-
-    def run(self, inputs: Inputs) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
-        given: JsonDict = {name: inputs[name] for name in self._inputs}
-        outputs = self._library.run(**given)
-        return outputs[self._output], {}
-
-
-def _runner(candidate: QuantizedModel | Library, layers: bool) -> _IntegerRunner | _LibraryRunner:
-    if isinstance(candidate, QuantizedModel):
-        return _IntegerRunner(candidate, layers)
-    return _LibraryRunner(candidate)
+    return list(forms), run
 
 
 def _comparable(quantization: JsonObject) -> dict[str, JsonObject]:

@@ -43,13 +43,6 @@ def pairwise_cosine(vectors: Array) -> NDArray[np.float64]:
     return np.asarray(unit @ unit.T)
 
 
-def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks from 0; equal values share the mean of their ranks."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts + 1) / 2)[inverse])
-
-
 def spearman(reference: Array, candidate: Array) -> float:
     """Spearman's rank correlation of two vectors.
 
@@ -63,12 +56,12 @@ def spearman(reference: Array, candidate: Array) -> float:
     float
         -1 to 1; NaN where one of them is constant or has fewer than two values.
     """
-    a = _ranks(np.asarray(reference, dtype=np.float64))
-    b = _ranks(np.asarray(candidate, dtype=np.float64))
+    from scipy.stats import rankdata
+
+    a, b = rankdata(reference), rankdata(candidate)
     if len(a) < 2 or a.std() == 0 or b.std() == 0:
         return float("nan")
-    a, b = a - a.mean(), b - b.mean()
-    return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
+    return float(np.corrcoef(a, b)[0, 1])
 
 
 def nearest_neighbours(similarities: NDArray[np.float64]) -> NDArray[np.int64]:

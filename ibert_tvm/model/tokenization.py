@@ -85,6 +85,53 @@ class TokenizedBatch:
         """Return the arrays that a model with the inputs `names` takes."""
         return {name: getattr(self, name) for name in names}
 
+    def batches(
+        self, size: int, step: int, longest: int, pad_id: int
+    ) -> Iterator[tuple[list[int], TokenizedBatch]]:
+        """Texts of like lengths together, in few different shapes: each costs a compilation.
+
+        Parameters
+        ----------
+        size : int
+            Rows of every batch; those that are missing in a last one are padding alone.
+        step : int
+            Lengths are multiples of it.
+        longest : int
+            But no length exceeds it.
+        pad_id : int
+            Token of padding.
+
+        Yields
+        ------
+        rows : list of int
+            Which texts.
+        batch : TokenizedBatch
+            Their tokens, [size, length].
+        """
+        lengths = self.attention_mask.sum(axis=1)
+        groups: dict[int, list[int]] = {}
+        for row in np.argsort(lengths, kind="stable").tolist():
+            groups.setdefault(min(-(-int(lengths[row]) // step) * step, longest), []).append(row)
+
+        def part(array: NDArray[np.int32], rows: list[int], length: int, fill: int) -> Any:
+            whole = np.full((size, length), fill, np.int32)
+            cut = array[rows, :length]
+            whole[: len(rows), : cut.shape[1]] = cut
+            return whole
+
+        for length, members in groups.items():
+            for start in range(0, len(members), size):
+                rows = members[start : start + size]
+                yield (
+                    rows,
+                    TokenizedBatch(
+                        part(self.input_ids, rows, length, pad_id),
+                        part(self.attention_mask, rows, length, 0),
+                        part(self.token_type_ids, rows, length, 0),
+                        (),
+                    ),
+                )
+
 
 @dataclass(frozen=True)
 class Window:

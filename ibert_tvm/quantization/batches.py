@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..common.errors import UsageError
 from ..common.types import Array
 from ..model.model_info import ModelInfo, RealInput
-from ..model.tokenization import TokenizedBatch, Tokenizer
+from ..model.tokenization import Tokenizer
 from .pieces import Text, short_pieces
 
 if TYPE_CHECKING:
@@ -100,31 +100,14 @@ def batches_of_texts(
             why=f"the model's vocabulary has {info.vocab_size} tokens",
             todo="use the tokenizer that belongs to the model",
         )
-    lengths = tokens.attention_mask.sum(axis=1)
-    groups: dict[int, list[int]] = {}
-    for row in np.argsort(lengths, kind="stable"):
-        padded = min(-(-int(lengths[row]) // _LENGTH_STEP) * _LENGTH_STEP, seq_len)
-        groups.setdefault(padded, []).append(int(row))
     return [
-        _rows(tokens, rows[start : start + _ROWS], length, info.inputs)
-        for length, rows in groups.items()
-        for start in range(0, len(rows), _ROWS)
+        Batch({name: x.astype(np.int64) for name, x in batch.inputs(info.inputs).items()})
+        for _, batch in tokens.batches(_ROWS, _LENGTH_STEP, seq_len, pad_id=0)
     ]
 
 
 def _parts(text: Text) -> tuple[str, ...]:
     return (text,) if isinstance(text, str) else text
-
-
-def _rows(tokens: TokenizedBatch, rows: Sequence[int], length: int, names: Sequence[str]) -> Batch:
-    """Some rows as a batch of full height; the missing rows are padding alone."""
-    inputs = {}
-    for name, array in tokens.inputs(names).items():
-        whole = np.zeros((_ROWS, length), np.int64)
-        cut = array[list(rows), :length]
-        whole[: len(rows), : cut.shape[1]] = cut
-        inputs[name] = whole
-    return Batch(inputs)
 
 
 def batches_of_arrays(batches: Sequence[Mapping[str, Any]], info: ModelInfo) -> list[Batch]:

@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import IbertError, InputError
 from ..model.tokenization import TokenizedBatch
-from .runners import Outputs, Runner, Tokens, WorkerLostError
+from .runners import Runner, Tokens, WorkerLostError
 
 _logger = logging.getLogger(__name__)
 
@@ -199,7 +200,8 @@ class Batcher:
                     text.job.fail(error)
                 continue
             self._observe(len(texts), sum(len(text.ids) for text in texts))
-            _deliver(texts, outputs)
+            for row, text in enumerate(texts):
+                text.job.put(text.row, outputs[text.job.output][row])
 
     def _next(self, runner: Runner) -> list[_Text] | None:
         """Wait for texts: None when there will be no more, none when the runner is gone."""
@@ -293,11 +295,6 @@ def _packed(texts: Sequence[_Text]) -> Tokens:
     )
 
 
-def _deliver(texts: Sequence[_Text], outputs: Outputs) -> None:
-    for row, text in enumerate(texts):
-        text.job.put(text.row, outputs[text.job.output][row])
-
-
 class _Job:
     """The texts of one request, and where their results come together from several threads."""
 
@@ -323,13 +320,12 @@ class _Job:
                 self.future.set_exception(error)
 
 
+@dataclass(slots=True)
 class _Text:
     """One text of a request."""
 
-    __slots__ = ("ids", "job", "row", "tries", "types")
-
-    def __init__(
-        self, job: _Job, row: int, ids: NDArray[np.int32], types: NDArray[np.int32]
-    ) -> None:
-        self.job, self.row, self.ids, self.types = job, row, ids, types
-        self.tries = 0
+    job: _Job
+    row: int
+    ids: NDArray[np.int32]
+    types: NDArray[np.int32]
+    tries: int = 0

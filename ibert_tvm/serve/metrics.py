@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -18,33 +19,20 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self.requests = Counter(
-            "ibert_requests", "Answered requests.", ["path", "status"], registry=self._registry
+        counter = partial(Counter, registry=self._registry)
+        gauge = partial(Gauge, registry=self._registry)
+        sizes = partial(Histogram, registry=self._registry, buckets=_SIZES)
+        times = partial(Histogram, registry=self._registry, buckets=_SECONDS)
+        self.requests = counter("ibert_requests", "Answered requests.", ["path", "status"])
+        self.seconds = times("ibert_request_seconds", "Time to the answer.", ["path"])
+        self.texts = counter("ibert_texts", "Texts that were computed.", ["model"])
+        self.tokens = counter("ibert_tokens", "Tokens that were computed.", ["model"])
+        self.batch_texts = sizes("ibert_batch_texts", "Texts of a batch.", ["model"])
+        self._waiting = gauge("ibert_waiting_tokens", "Tokens that wait.", ["model"])
+        self._alive = gauge("ibert_workers_alive", "What can compute now.", ["model"])
+        self.restarts = counter(
+            "ibert_worker_restarts", "How often workers were started again.", ["model"]
         )
-        self.seconds = Histogram(
-            "ibert_request_seconds", "Time to the answer.", ["path"], buckets=_SECONDS,
-            registry=self._registry,
-        )  # fmt: skip
-        self.texts = Counter(
-            "ibert_texts", "Texts that were computed.", ["model"], registry=self._registry
-        )
-        self.tokens = Counter(
-            "ibert_tokens", "Tokens that were computed.", ["model"], registry=self._registry
-        )
-        self.batch_texts = Histogram(
-            "ibert_batch_texts", "Texts of a batch.", ["model"], buckets=_SIZES,
-            registry=self._registry,
-        )  # fmt: skip
-        self._waiting = Gauge(
-            "ibert_waiting_tokens", "Tokens that wait.", ["model"], registry=self._registry
-        )
-        self._alive = Gauge(
-            "ibert_workers_alive", "What can compute now.", ["model"], registry=self._registry
-        )
-        self.restarts = Counter(
-            "ibert_worker_restarts", "How often workers were started again.", ["model"],
-            registry=self._registry,
-        )  # fmt: skip
 
     def watch(self, model: str, batcher: Batcher) -> None:
         """Tell what waits for a model, and what computes it, whenever that is asked."""

@@ -430,7 +430,7 @@ def is_trained(folder: Path) -> bool:
     return (folder / FILE).is_file()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Lowered:
     """An integer program, and what it was made of."""
 
