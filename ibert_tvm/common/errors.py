@@ -10,6 +10,7 @@ package may import.
 from __future__ import annotations
 
 import errno
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 
@@ -67,6 +68,13 @@ class UsageError(IbertError, ValueError):
     """An option or argument that cannot be used as it was given."""
 
     exit_code = ExitCode.USAGE
+
+
+def check_choice(what: str, value: str, allowed: Collection[str], why: str = "") -> None:
+    """Refuse a word that is none of a few, with a `UsageError`; `what` is what it chooses."""
+    if value not in allowed:
+        todo = f"use one of: {', '.join(allowed)}"
+        raise UsageError(f"unknown {what} {value!r}", why=why, todo=todo)
 
 
 class InputError(UsageError):

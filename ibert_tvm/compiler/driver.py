@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.errors import OutputError, UsageError
+from ..common.errors import OutputError, UsageError, check_choice
 from ..common.files import settled, write_folder
 from ..common.strict_json import JsonDict, JsonObject
 from ..common.types import Array
@@ -303,10 +303,7 @@ def compile(
 
 def _checked_form(emit: str, runtime: str) -> str:
     """Form of the kernels; C only where there is a C interface."""
-    if emit not in ("objects", "c"):
-        raise UsageError(
-            f"unknown form {emit!r}", why="kernels are objects or C", todo="use objects or c"
-        )
+    check_choice("form", emit, ("objects", "c"), "kernels are objects or C")
     if emit == "c" and runtime != "none":
         raise UsageError(
             "kernels as C sources cannot be run by TVM's runtime",

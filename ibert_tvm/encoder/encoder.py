@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import InputError, UsageError
+from ..common.errors import InputError, UsageError, check_choice
 from ..common.types import Array
 from ..frontend.sources import is_source
 from ..model.heads import KINDS, heads_with, kinds_of
+from ..model.model_info import PROMPTS
 from ..model.scores import FUNCTIONS, normalized, ranked_classes, softmax
 from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library
@@ -193,11 +194,9 @@ class Encoder:
         InputError
             If a text is no text.
         """
-        if output_value not in ("sentence_embedding", "token_embeddings", None):
-            raise UsageError(
-                f"output_value is {output_value!r}",
-                todo="give 'sentence_embedding', 'token_embeddings' or None",
-            )
+        if output_value is not None:
+            allowed = ("sentence_embedding", "token_embeddings")
+            check_choice("output_value", output_value, allowed, "None asks for everything")
         single = isinstance(sentences, str)
         prefix = self.prompt_text(prompt, prompt_name)
         items = [sentences] if isinstance(sentences, str) else _listed(sentences)
@@ -225,11 +224,11 @@ class Encoder:
 
     def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
         """As `encode`, with the model's prompt ``query`` where it has one and none is chosen."""
-        return self._encode_with(("query",), sentences, options)
+        return self._encode_with(PROMPTS["query"], sentences, options)
 
     def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
         """As `encode`, with the prompt ``document``, ``passage`` or ``corpus``, likewise."""
-        return self._encode_with(("document", "passage", "corpus"), sentences, options)
+        return self._encode_with(PROMPTS["document"], sentences, options)
 
     def rerank(
         self,
@@ -311,10 +310,8 @@ class Encoder:
             If a text is no text.
         """
         self.output_name("classify")
-        if function not in (None, *FUNCTIONS):
-            raise UsageError(
-                f"function is {function!r}", todo=f"give one of {', '.join(FUNCTIONS)}"
-            )
+        if function is not None:
+            check_choice("function", function, FUNCTIONS)
         items: list[Text] = [texts] if isinstance(texts, str) else list(_listed(texts, pairs=True))
         logits = self._vectors("classify", items, batch_size, False).dequantize()
         results: list[Any] = ranked_classes(
@@ -355,10 +352,7 @@ class Encoder:
             If a text is no text, or empty.
         """
         name = self.output_name("tag")
-        if aggregation_strategy not in ("simple", "none"):
-            raise UsageError(
-                f"aggregation_strategy is {aggregation_strategy!r}", todo="give simple or none"
-            )
+        check_choice("aggregation_strategy", aggregation_strategy, ("simple", "none"))
         items = [texts] if isinstance(texts, str) else _listed(texts)
         windows = [
             (text, window)
@@ -535,8 +529,7 @@ class Encoder:
 
     def _parts(self, texts: Sequence[Text], batch_size: int, bar: bool | None) -> Iterator[Part]:
         """Run all texts; say so where some were cut off."""
-        if batch_size < 1:
-            raise UsageError(f"batch_size is {batch_size}", todo="give a number of at least 1")
+        _check_size(batch_size)
         cut = 0
         with progress_bar(_wanted(bar), len(texts)) as advance:
             for part in run_batches(
@@ -554,8 +547,7 @@ class Encoder:
         self, windows: Sequence[Window], name: str, batch_size: int
     ) -> list[NDArray[np.float32]]:
         """Outputs of every token of every window."""
-        if batch_size < 1:
-            raise UsageError(f"batch_size is {batch_size}", todo="give a number of at least 1")
+        _check_size(batch_size)
         inputs = [record.name for record in self.library.metadata.inputs]
         results: list[NDArray[np.float32]] = []
         for start in range(0, len(windows), batch_size):
@@ -565,6 +557,11 @@ class Encoder:
             values = self.library.run(**given)[name]
             results += [row[: len(w.ids)] for row, w in zip(values, chosen, strict=True)]
         return results
+
+
+def _check_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise UsageError(f"batch_size is {batch_size}", todo="give a number of at least 1")
 
 
 def _wanted(bar: bool | None) -> bool:

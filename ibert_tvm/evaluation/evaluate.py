@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ..model.tokenization import Tokenizer
     from ..runtime import Library
 
-__all__ = ["Fidelity", "LayerFidelity", "check_seq_len", "evaluate_integers", "fidelity"]
-
 # Shapes that the float model is compiled for; padding is masked and changes nothing.
 _LENGTH_STEP = 32
 _BATCH = 8

@@ -43,6 +43,9 @@ REAL_INPUTS = {
 """The inputs that are given as real numbers, float32 [batch, axes], each alone."""
 
 
+PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
+"""What models call their prompts for queries, and for what is searched; the first that is there."""
+
 SCORES = {
     "single_label_classification": "softmax",
     "multi_label_classification": "sigmoid",

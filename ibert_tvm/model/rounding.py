@@ -9,8 +9,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FINE_LEVELS", "LEVELS", "nearest", "nearest_fine"]
-
 LEVELS = 127
 FINE_LEVELS = 2**13 - 1
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
         WeightQuant,
     )
 
-__all__ = ["FILE", "TrainedScales", "read_scales"]
-
 FILE = "ibert_scales.json"
 """In the folder of a trained model, beside its configuration."""
 SCHEMA_VERSION = 1

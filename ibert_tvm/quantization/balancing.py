@@ -15,8 +15,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["balanced_divisor"]
-
 _STEPS = 64
 _RATE = 0.05
 # Rows that say how large those of the weights are.

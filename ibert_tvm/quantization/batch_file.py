@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from ..common.array_file import read_arrays
 from ..common.errors import DocumentError, UsageError
 
-__all__ = ["read_batches"]
-
 # Rows that the float model runs at once.
 _ROWS = 8
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from ..frontend import CanonicalModel
     from .options import Observation
 
-__all__ = ["Batch", "Calibration", "batches_of", "batches_of_arrays", "batches_of_texts"]
-
 Calibration = Sequence[str] | Sequence[tuple[str, str]] | Sequence[Mapping[str, Any]]
 
 # The float model is compiled once per shape: a few lengths serve all texts.

@@ -26,8 +26,6 @@ from .table import TableBuilder, TableReport
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel
 
-__all__ = ["SourceScales", "complete"]
-
 
 @dataclass(frozen=True)
 class SourceScales:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..common.errors import UsageError
+from ..common.errors import check_choice
 from .options import CalibrationOptions
-
-__all__ = ["DEFAULT_FIDELITY", "FIDELITIES", "PLAIN_FIDELITY", "check_fidelity", "options_of"]
 
 _FAST: dict[str, Any] = {}
 _DEFAULT: dict[str, Any] = {
@@ -50,12 +48,8 @@ PLAIN_FIDELITY = "fast"
 
 def check_fidelity(name: str) -> str:
     """Return the name of a fidelity; refuse others with a `UsageError`."""
-    if name not in FIDELITIES:
-        raise UsageError(
-            f"unknown fidelity {name!r}",
-            why="it says how close the integers are to come to the float model",
-            todo=f"use one of: {', '.join(FIDELITIES)}",
-        )
+    why = "it says how close the integers are to come to the float model"
+    check_choice("fidelity", name, FIDELITIES, why)
     return name
 
 

@@ -36,8 +36,6 @@ from ..frontend.given import GivenQuantization, GivenScale
 if TYPE_CHECKING:
     from ..frontend.model import CanonicalModel
 
-__all__ = ["GivenScales", "Missing", "ScaleNote", "fill_scales", "given_document", "missing_scales"]
-
 _STREAM_HIGH = 2**15 - 1
 _SHORT_HIGH = 2**14 - 1
 _SUM_HIGH = 2**19 - 1

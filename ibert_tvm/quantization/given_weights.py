@@ -18,8 +18,6 @@ from ibert_tvm.relay_passes.quantization_table import WeightQuant
 from ..frontend.given import GivenMatrix, GivenScale
 from .weights import nearest, row_scales
 
-__all__ = ["WeightUse", "embedding_rows", "linear_rows"]
-
 # Half of int32: the other half is for the products.
 _BIAS_LIMIT = 2.0**30
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from .options import Observation
     from .table import TableBuilder, TableReport
 
-__all__ = ["counter", "observe", "observe_and_build", "sampled_positions"]
-
 
 def sampled_positions(batches: Sequence[Batch], count: int, seed: int) -> list[NDArray[np.bool_]]:
     """Choose the tokens whose whole rows are kept.

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
-__all__ = ["RangeForm", "Statistics", "choose_range", "finer"]
-
 _CLIPPINGS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
 # Rows of the sample on which clippings are compared; their error needs no more.
 _CLIP_ROWS = 512

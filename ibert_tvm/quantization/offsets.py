@@ -21,8 +21,6 @@ from .observers import Statistics, phase_of
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
 
-__all__ = ["move_onto_grid", "take_off_offsets"]
-
 
 def take_off_offsets(
     needed: Mapping[str, Requirement], statistics: Mapping[str, Statistics]

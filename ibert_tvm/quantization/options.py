@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from ..common.errors import UsageError
+from ..common.errors import UsageError, check_choice
 from ..common.strict_json import JsonDict
-
-__all__ = ["OBSERVERS", "ROW_SCALES", "CalibrationOptions", "Forms", "Observation", "Search"]
 
 OBSERVERS = ("mse", "minmax", "percentile")
 """How the range of an 8-bit activation is chosen: see `ibert_tvm.quantization.observers`."""
@@ -55,12 +53,8 @@ class Observation:
     margin: float = 1.0
 
     def __post_init__(self) -> None:
-        _check(
-            self.observer in OBSERVERS,
-            f"unknown observer {self.observer!r}",
-            "an observer chooses the range of an activation",
-            f"use one of: {', '.join(OBSERVERS)}",
-        )
+        why = "an observer chooses the range of an activation"
+        check_choice("observer", self.observer, OBSERVERS, why)
         _check(
             self.seq_len is None or self.seq_len >= 1,
             f"a sequence length of {self.seq_len}",
@@ -154,12 +148,8 @@ class Forms:
                 "it is a share of them",
                 "use a number from 0 to 1",
             )
-        _check(
-            self.row_scales in ROW_SCALES,
-            f"unknown choice of scales per token {self.row_scales!r}",
-            "it says which matrix operands have one",
-            f"use one of: {', '.join(ROW_SCALES)}",
-        )
+        why = "it says which matrix operands have one"
+        check_choice("choice of scales per token", self.row_scales, ROW_SCALES, why)
 
 
 @dataclass(frozen=True)

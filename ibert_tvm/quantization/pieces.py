@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Text", "short_pieces"]
-
 _MOST_WORDS = 3
 
 Text = str | tuple[str, str]

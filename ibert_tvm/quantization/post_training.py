@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ..frontend import CanonicalModel
     from ..model.tokenization import Tokenizer
 
-__all__ = ["assemble", "calibrate", "default_texts", "quantize", "quantize_by_default"]
-
 
 def quantize(
     model: CanonicalModel,

@@ -15,8 +15,6 @@ from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 from .observers import SMALLEST_RANGE, Statistics
 from .options import ALWAYS, NEVER
 
-__all__ = ["choices", "effective_steps", "form", "pays"]
-
 # The squared error of the products must fall by this factor.
 _GAIN = 1.5
 # The 16-bit integers that rows are taken from: 14 bits, which 16-bit requantisation gives, and room

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ..model.tokenization import Tokenizer
     from ..model.trained_scales import TrainedScales
 
-__all__ = ["Calibrated", "CalibrationData", "Progress", "ScaleSource", "scale_source"]
-
 _logger = logging.getLogger(__name__)
 
 ACCURATE, RELEASED = "accurate", "released"

@@ -30,17 +30,6 @@ if TYPE_CHECKING:
     from ..frontend import CanonicalModel
     from ..model.tokenization import Tokenizer
 
-__all__ = [
-    "Found",
-    "Measure",
-    "Trial",
-    "cosine_drop",
-    "hold_back",
-    "multiplies_short",
-    "search",
-    "work_per_token",
-]
-
 Measure = Callable[[QuantizedModel], float]
 """The drop of an integer model: 0 for none, larger for worse."""
 

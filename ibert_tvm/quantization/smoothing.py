@@ -26,8 +26,6 @@ from .options import CalibrationOptions
 from .splitting import split_channels
 from .weights import compensated_rounding, nearest, row_scales
 
-__all__ = ["OperandForm", "OperandQuant", "channel_divisor", "quantize_operand"]
-
 _SEARCH_ROWS = 512
 _SMALLEST = 1e-6
 # Divisors further apart would cost the weights, and the 15-bit multipliers, too many bits.

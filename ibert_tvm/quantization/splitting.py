@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.quantization_table import MOST_COLUMNS
 
-__all__ = ["extra_columns", "split_channels"]
-
 # Columns come in whole vectors.
 _COLUMNS = 16
 

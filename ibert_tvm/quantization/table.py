@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
 from ibert_tvm.relay_passes.lower.rule import FACTOR, FACTOR_BY_CHANNEL, TERM
 
-__all__ = ["TableBuilder", "TableReport"]
-
 # Text outside the calibration data may go further than it did. Streams have bits to spare for
 # that: 16-bit ones use two thirds of their range, 15-bit ones three quarters, wide sums an eighth
 # of 21 bits.

@@ -14,8 +14,6 @@ from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
 from ..model.rounding import FINE_LEVELS, LEVELS, nearest, nearest_fine
 
-__all__ = ["compensated_rounding", "nearest", "quantize_embedding", "row_scales"]
-
 _CLIPPINGS = (1.0, 0.97, 0.94, 0.91, 0.88, 0.85)
 # A row whose weights vanish beside those of the others gets fewer levels instead of a scale so
 # small that its bias would leave int32.

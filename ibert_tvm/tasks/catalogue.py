@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..model.heads import kinds_of
-from ..model.model_info import ModelInfo
+from ..model.model_info import PROMPTS, ModelInfo
 from ..model.scores import normalized
 from .answers import exact_match, predicted_answer, token_f1
 from .beir import read_beir
@@ -28,7 +28,6 @@ from .squad import read_squad
 from .tables import TableFormat
 
 _VECTORS = tuple(sorted(kinds_of("encode")))
-_QUERY, _DOCUMENT = ("query",), ("document", "passage", "corpus")
 
 
 @dataclass(frozen=True)
@@ -232,8 +231,8 @@ def _retrieval(samples: Retrieval, side: Side, options: Options) -> Measures:
         prompt = next((prompts[name] for name in names if name in prompts), "")
         return side.outputs([prompt + text for text in texts.values()])
 
-    documents = vectors(samples.documents, _DOCUMENT)
-    queries = vectors(samples.queries, _QUERY)
+    documents = vectors(samples.documents, PROMPTS["document"])
+    queries = vectors(samples.queries, PROMPTS["query"])
     judged = [
         (ranking, samples.relevance[query])
         for query, ranking in zip(

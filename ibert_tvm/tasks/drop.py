@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from ..model.artefact import QuantizedModel
     from ..model.tokenization import TokenizedBatch
 
-__all__ = ["task_drop"]
-
 
 def task_drop(
     task: Task, samples: Samples, options: Options, reference: CanonicalModel

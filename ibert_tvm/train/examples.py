@@ -19,8 +19,6 @@ from ..tasks.lines import read_lines
 from ..tasks.samples import Labelled, Questions, Samples, Scored, Tagged, Text
 from ..tasks.tables import TableFormat, column_names
 
-__all__ = ["Examples", "read_examples"]
-
 TEXT_COLUMNS = (("text",), ("sentence",), ("text_a", "text_b"), ("sentence1", "sentence2"))
 """Names of the columns that hold texts, or pairs of texts, where none are given."""
 LABEL_COLUMNS = ("label", "score")

@@ -38,8 +38,6 @@ from .objectives import Objective, class_names, head_settings
 from .preparation import prepare
 from .settings import FinetuneSettings
 
-__all__ = ["FinetuneResult", "finetune"]
-
 _logger = logging.getLogger(__name__)
 _DEV_SHARE = 0.1
 _SETTINGS, _FLOAT, _START, _HISTORY = "settings.json", "float", "start", "history.json"

@@ -16,8 +16,6 @@ from ibert_tvm.relay_passes.integer.program import Program
 from .numbers import TensorNumbers
 from .tensors import tensor_of
 
-__all__ = ["IntegerProgram"]
-
 
 class IntegerProgram:
     """A program with its constants on a device.

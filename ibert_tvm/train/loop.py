@@ -22,8 +22,6 @@ from ..common.errors import ModelError
 from ..common.files import write_file
 from .settings import FinetuneSettings
 
-__all__ = ["Loop", "Schedule", "Tracked", "shuffled"]
-
 _logger = logging.getLogger(__name__)
 _LARGEST_GRADIENT = 1.0
 _SORTED_TOGETHER = 16

@@ -11,8 +11,6 @@ from torch.nn import functional
 from ..common.errors import UsageError
 from ..model.model_info import OutputInfo
 
-__all__ = ["embedding_loss", "logits_loss", "loss_of"]
-
 
 def loss_of(
     result: Any, output: OutputInfo, config: Any, labels: Mapping[str, torch.Tensor]

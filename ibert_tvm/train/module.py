@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from ..frontend import CanonicalModel
     from ..frontend.ibert_checkpoint.quantization import IbertQuantization
 
-__all__ = ["IntegerModel"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -16,8 +16,6 @@ from ibert_tvm.relay_passes.integer.arrays import Array, Entry
 
 from .tensors import TensorArray, tensor_of
 
-__all__ = ["TensorNumbers", "exact_product"]
-
 _EXACT = 2**24
 """float32 has every integer up to here."""
 

@@ -16,8 +16,6 @@ from ..tasks.labels import class_numbers
 from ..tasks.samples import Labelled, Questions, Scored, Tagged
 from .examples import Examples
 
-__all__ = ["Objective", "class_names", "head_settings"]
-
 _AT_ONCE = 256
 """Examples that are tokenised together."""
 _NO_ANSWER = (0, 0)

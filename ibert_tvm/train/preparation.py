@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ..quantization.batches import Calibration
     from ..quantization.scale_source import Progress
 
-__all__ = ["prepare"]
-
 
 def prepare(
     model: str | Path | torch.nn.Module,

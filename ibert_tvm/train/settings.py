@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 
-from ..common.errors import UsageError
+from ..common.errors import UsageError, check_choice
 from ..common.strict_json import JsonDict
-
-__all__ = ["DISTILLATIONS", "TRAINED", "FinetuneSettings"]
 
 DISTILLATIONS = ("none", "logits", "embeddings")
 TRAINED = ("all", "vectors")
@@ -110,14 +108,8 @@ class FinetuneSettings:
                     f"{name.replace('_', ' ')} is {value}",
                     why=f"it lies from {least} to {most}",
                 )
-        for what, chosen, allowed in (
-            ("distillation", self.distillation, DISTILLATIONS),
-            ("choice of what is trained", self.trained, TRAINED),
-        ):
-            if chosen not in allowed:
-                raise UsageError(
-                    f"unknown {what} {chosen!r}", todo=f"use one of: {', '.join(allowed)}"
-                )
+        check_choice("distillation", self.distillation, DISTILLATIONS)
+        check_choice("choice of what is trained", self.trained, TRAINED)
 
     def to_json(self) -> JsonDict:
         """All settings by name."""

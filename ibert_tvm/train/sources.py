@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 _FEW = 4
 """Rows of a table that may be added to another: token types are few."""
 
-__all__ = ["WeightSource", "weight_sources"]
-
 
 @dataclass(frozen=True)
 class WeightSource:

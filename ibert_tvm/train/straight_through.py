@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
     from ibert_tvm.relay_passes.quantization_table import ActivationQuant, QuantizationTable
 
-__all__ = ["FloatTwin", "Reading", "readings", "replaced"]
-
 
 class _Replace(torch.autograd.Function):
     """A float value whose numbers are those of integers; see the module."""

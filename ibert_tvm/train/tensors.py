@@ -20,9 +20,6 @@ import torch
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import DTypeLike
 
-__all__ = ["TensorArray", "tensor_of"]
-
-
 Operand: TypeAlias = torch.Tensor | float
 """What torch's functions take."""
 
