@@ -95,11 +95,6 @@ REFUSED = {
     "nothing but padding": lambda: batches_of_arrays(
         [{"input_ids": ids(1), "attention_mask": ids(0)}], INFO
     ),
-    "observer": lambda: CalibrationOptions(observer="median"),
-    "sequence length": lambda: CalibrationOptions(seq_len=0),
-    "percentile": lambda: CalibrationOptions(percentile=0.999),
-    "alphas": lambda: CalibrationOptions(alphas=(1.0,)),
-    "sample": lambda: CalibrationOptions(sample_tokens=0),
 }
 
 

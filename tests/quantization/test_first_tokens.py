@@ -16,9 +16,7 @@ from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer
 from ibert_tvm.relay_passes.quantization_table import (
     WIDE_RANGE,
-    ActivationQuant,
     QuantizationTable,
-    QuantizationTableError,
 )
 from tests.quantization.models import random_batches, random_model
 
@@ -139,23 +137,3 @@ def test_values_have_more_bits_unless_they_are_alike_in_most_layers(
     assert wide(table(first_tokens=False)) == [True, True]
     monkeypatch.setattr("ibert_tvm.quantization.table._FEW_TEXTS", 10**6)
     assert wide(table()) == [True, True]
-
-
-def test_phases_come_back_from_json() -> None:
-    chosen = table()
-    document, arrays = chosen.to_json()
-    back = QuantizationTable.from_json(document, arrays)
-    assert chosen.matmul[FIRST].phase is not None
-    np.testing.assert_array_equal(back.matmul[FIRST].phase, chosen.matmul[FIRST].phase)
-    assert back.matmul[VALUES[0]].phase is None
-
-
-@pytest.mark.parametrize("phase", [[0.6], [np.nan], [[0.1]], []])
-def test_a_phase_is_a_fraction_of_a_step(phase: Any) -> None:
-    with pytest.raises(QuantizationTableError, match="phases"):
-        ActivationQuant(0.1, -127, 127, phase=np.array(phase))
-
-
-def test_a_scale_per_row_has_none() -> None:
-    with pytest.raises(QuantizationTableError, match="scale per row"):
-        ActivationQuant(0.1, -127, 127, by_row=True, phase=np.zeros(3))

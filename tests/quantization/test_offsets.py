@@ -80,13 +80,6 @@ def test_a_reader_that_does_not_make_up_for_them_is_refused(messages: Messages) 
         )
 
 
-def test_they_come_back_from_json() -> None:
-    chosen = QuantizationTable("accurate", offsets={"v": np.array([0.25, -3.0])})
-    document, arrays = chosen.to_json()
-    back = QuantizationTable.from_json(document, arrays)
-    np.testing.assert_array_equal(back.offsets["v"], chosen.offsets["v"])
-
-
 def test_statistics_move_with_them() -> None:
     seen = Statistics()
     values = np.array([[1.0, 4.0], [3.0, 2.0]], np.float32)

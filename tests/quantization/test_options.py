@@ -7,7 +7,9 @@ from dataclasses import fields
 
 import pytest
 
+from ibert_tvm.common.errors import UsageError
 from ibert_tvm.quantization import CalibrationOptions, Forms, Observation, Search, options_of
+from tests.snapshots import Messages
 
 
 def test_settings_go_by_their_own_names_or_in_groups() -> None:
@@ -24,6 +26,32 @@ def test_settings_go_by_their_own_names_or_in_groups() -> None:
 def test_a_setting_that_there_is_not_is_refused() -> None:
     with pytest.raises(TypeError, match="CalibrationOptions has no setting 'alpha'"):
         CalibrationOptions(alpha=0.5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"observer": "median"},
+        {"seq_len": 0},
+        {"percentile": 0.999},
+        {"alphas": (1.0,)},
+        {"sample_tokens": 0},
+        {"margin": 0.9},
+        {"margin": 5.0},
+        {"margin": float("nan")},
+        {"balance": (0.0,)},
+        {"balance": (1.0, float("inf"))},
+        {"balance": (float("nan"),)},
+        {"split_share": 1.5},
+        {"copied_share": 1.5},
+        {"row_scales": "sometimes"},
+    ],
+)
+def test_settings_without_meaning_are_refused(
+    messages: Messages, settings: dict[str, object]
+) -> None:
+    with messages.raises(UsageError):
+        CalibrationOptions(**settings)
 
 
 def test_no_two_groups_have_a_setting_of_one_name() -> None:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from ibert_tvm.common.errors import UsageError
-from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.pieces import short_pieces
-from tests.snapshots import Messages
 
 TEXTS = ["one two three four five six", "a single", "word", "", "   "]
 
@@ -37,9 +32,3 @@ def test_pieces_of_a_pair_are_pairs() -> None:
         ((first, second),) = short_pieces(pairs, seed)
         assert first in pairs[0][0] and second in pairs[0][1]
         assert 1 <= len(second.split()) <= 3
-
-
-@pytest.mark.parametrize("margin", [0.9, 5.0, float("nan")])
-def test_a_margin_is_no_share_of_what_was_seen(messages: Messages, margin: float) -> None:
-    with messages.raises(UsageError):
-        CalibrationOptions(margin=margin)

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from ibert_tvm.common.errors import UsageError
 from ibert_tvm.quantization import row_scaling
 from ibert_tvm.quantization.observers import Statistics
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
 from ibert_tvm.relay_passes.quantization_table import (
     ActivationQuant,
-    QuantizationTable,
-    QuantizationTableError,
 )
-from tests.snapshots import Messages
 
 BY_ROW = ActivationQuant(0.01, -16383, 16383, by_row=True)
 
@@ -63,45 +58,3 @@ def test_steps_of_a_row_are_parts_of_its_largest() -> None:
     np.testing.assert_array_equal(found[0], steps[0])
     np.testing.assert_allclose(found[1], [16383, 0, -64 * 16383 / 127], rtol=1e-6)
     assert not found[2].any()
-
-
-def test_an_unknown_choice_is_refused(messages: Messages) -> None:
-    with messages.raises(UsageError):
-        CalibrationOptions(row_scales="sometimes")
-
-
-def test_a_table_keeps_it() -> None:
-    table = QuantizationTable(
-        "accurate", {"x": BY_ROW, "y": replace(BY_ROW, by_row=False, high=127, low=-127)}
-    )
-    again = QuantizationTable.from_json(*table.to_json())
-    assert again.matmul["x"].by_row and not again.matmul["y"].by_row
-
-
-@pytest.mark.parametrize("change", [{"zero_point": 1}, {"low": -5}, {"splits": np.array([2])}])
-def test_a_form_by_row_is_symmetric(change: dict[str, object]) -> None:
-    with pytest.raises(QuantizationTableError) as caught:
-        replace(BY_ROW, **change)
-    assert caught.value.what == (
-        "an activation with a scale per row has a zero point, splits or uneven bounds"
-    )
-
-
-@pytest.mark.parametrize(
-    ("preset", "section", "high", "what"),
-    [
-        ("released", "matmul", 16383, "it has a scale per row"),
-        ("accurate", "matmul", 32768, "it uses integers -32768..32768"),
-        (
-            "accurate",
-            "stream",
-            16383,
-            "it has a zero point, a channel divisor, split channels or a scale per row",
-        ),
-    ],
-)
-def test_a_table_refuses_it(preset: str, section: str, high: int, what: str) -> None:
-    quant = replace(BY_ROW, low=-high, high=high)
-    with pytest.raises(QuantizationTableError) as caught:
-        QuantizationTable(preset, **{section: {"x": quant}})
-    assert (caught.value.what, caught.value.where) == (what, f"{section} entry 'x'")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ibert_tvm.common.errors import UsageError
 from ibert_tvm.quantization.observers import Statistics
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
@@ -15,8 +14,6 @@ from ibert_tvm.quantization.splitting import extra_columns, split_channels
 from ibert_tvm.relay_passes.quantization_table import (
     MOST_COLUMNS,
     ActivationQuant,
-    QuantizationTable,
-    QuantizationTableError,
 )
 
 SPLITS = np.array([1, 4, 2, 1, MOST_COLUMNS])
@@ -98,33 +95,3 @@ def test_outliers_no_longer_cost_the_others_their_precision() -> None:
         return float(np.median(np.linalg.norm(got - target, axis=1)))
 
     assert error(16) < 0.4 * error(0)
-
-
-def test_a_table_with_splits_survives_its_file() -> None:
-    quant = ActivationQuant(**UNSIGNED, splits=SPLITS)
-    document, arrays = QuantizationTable("accurate", {"a": quant}).to_json()
-    again = QuantizationTable.from_json(document, arrays).matmul["a"]
-    assert again.splits is not None
-    np.testing.assert_array_equal(again.splits, SPLITS)
-
-
-@pytest.mark.parametrize(
-    ("splits", "message"),
-    [
-        (np.array([1.0, 2.0]), "the splits of an activation are float64 of shape (2,)"),
-        (np.array([[1]]), "the splits of an activation are int64 of shape (1, 1)"),
-        (np.array([0, 2]), "a channel is split into 0 to 2 columns"),
-        (np.array([1, 33]), "a channel is split into 1 to 33 columns"),
-    ],
-)
-def test_what_no_splits_are(splits: np.ndarray, message: str) -> None:
-    with pytest.raises(QuantizationTableError) as error:
-        ActivationQuant(**SIGNED, splits=splits)
-    assert error.value.what == message
-
-
-@pytest.mark.parametrize("share", ["split_share", "copied_share"])
-def test_a_share_is_one(share: str) -> None:
-    with pytest.raises(UsageError) as error:
-        CalibrationOptions(**{share: 1.5})
-    assert error.value.what == "1.5 of the channels are to be split"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +15,7 @@ from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer
 from ibert_tvm.relay_passes.quantization_table import (
-    ActivationQuant,
     QuantizationTable,
-    QuantizationTableError,
 )
 from ibert_tvm.relay_passes.spec.parts import OPERAND_LIMIT
 from tests.quantization.models import random_batches, random_model
@@ -105,30 +102,6 @@ def test_requantisation_keeps_to_the_bound() -> None:
     short = [made[name] for name in read if "requantise_short" in made[name].OP]
     assert any(record.shift == 0 and record.dtype == "int16" for record in short)
     assert all(made[name].high <= OPERAND_LIMIT for name in read)
-
-
-def test_it_survives_its_file() -> None:
-    document, arrays = table().to_json()
-    again = QuantizationTable.from_json(document, arrays).matmul
-    for name, limit in READ_BY_LAYERS.items():
-        assert (again[name].low, again[name].high) == (-limit, limit)
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        {"low": -OPERAND_LIMIT - 1, "high": OPERAND_LIMIT + 1},
-        {"low": -1000, "high": 999},
-        {"low": 0, "high": 1000},
-        {"low": -1000, "high": 1000, "zero_point": 3},
-        {"low": -1000, "high": 1000, "splits": np.array([1, 2])},
-        {"low": -1000, "high": 1000, "channel_zero_point": np.array([1, 2])},
-    ],
-)
-def test_forms_that_have_no_parts_are_refused(form: dict[str, Any]) -> None:
-    with pytest.raises(QuantizationTableError) as caught:
-        QuantizationTable("accurate", {"a": ActivationQuant(0.5, **form)})
-    assert caught.value.what == f"a matrix operand uses integers {form['low']}..{form['high']}"
 
 
 def test_queries_have_8_bits() -> None:

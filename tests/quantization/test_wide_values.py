@@ -30,9 +30,6 @@ def test_only_what_attention_averages_is_wide() -> None:
     wide = [name for name, q in chosen.matmul.items() if (q.low, q.high) == WIDE_RANGE]
     assert sorted(wide) == VALUES
     assert not any(q.high > 127 for q in table("paper").matmul.values() if q.signed)
-    document, arrays = chosen.to_json()
-    back = QuantizationTable.from_json(document, arrays)
-    assert (back.matmul[VALUES[0]].low, back.matmul[VALUES[0]].high) == WIDE_RANGE
 
 
 def test_models_of_long_sequences_have_none() -> None:

@@ -11,10 +11,7 @@ from ibert_tvm.quantization.observers import RangeForm, Statistics, choose_range
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
 from ibert_tvm.relay_passes.quantization_table import (
-    FARTHEST_ZERO_POINT,
     ActivationQuant,
-    QuantizationTable,
-    QuantizationTableError,
 )
 
 POINTS = np.array([0, 100, -300, 7, -1])
@@ -99,31 +96,3 @@ def test_layers_come_closer_with_them() -> None:
         for centred in (False, True)
     ]
     assert errors[1] < errors[0] / 1.4
-
-
-def test_they_come_back_from_json() -> None:
-    quant = ActivationQuant(**SIGNED)
-    document, arrays = QuantizationTable("accurate", {"x": quant}).to_json()
-    back = QuantizationTable.from_json(document, arrays).matmul["x"]
-    np.testing.assert_array_equal(back.channel_zero_point, POINTS)
-
-
-@pytest.mark.parametrize(
-    ("changes", "what"),
-    [
-        ({"channel_zero_point": np.ones((2, 2), np.int64)}, "int64 of shape (2, 2)"),
-        ({"channel_zero_point": np.ones(2)}, "float64 of shape (2,)"),
-        ({"channel_zero_point": np.array([FARTHEST_ZERO_POINT + 1])}, "is 8193"),
-        ({"by_row": True}, "a scale per row has a zero point"),
-    ],
-)
-def test_what_integers_cannot_hold_is_refused(changes: dict[str, Any], what: str) -> None:
-    with pytest.raises(QuantizationTableError) as caught:
-        ActivationQuant(**{**SIGNED, **changes})
-    assert what in str(caught.value)
-
-
-def test_what_is_added_has_none() -> None:
-    with pytest.raises(QuantizationTableError) as caught:
-        QuantizationTable("accurate", stream={"x": ActivationQuant(**SIGNED)})
-    assert "values that are added are symmetric" in str(caught.value)
