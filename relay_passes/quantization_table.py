@@ -23,7 +23,7 @@ Entries compare by identity: they hold arrays, and each belongs to one name.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,6 @@ from .errors import CompilerError
 from .spec.parts import OPERAND_LIMIT
 from .spec.presets import PRESETS
 from .spec.short_softmax import VALUE_LIMIT
-
-SCHEMA_VERSION = 1
 
 # The widest stream value: sums of the residual stream are clamped to 21 bits before LayerNorm.
 STREAM_LIMIT = (1 << 20) - 1
@@ -229,6 +227,26 @@ class ActivationQuant:
                 why="its integers are divided by the largest magnitude of their row",
                 todo="use symmetric bounds, no zero point and whole channels",
             )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form as an object of a document; numbers per channel as lists."""
+        document: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, np.ndarray):
+                document[item.name] = value.tolist()
+            elif value is not None and value is not False:
+                document[item.name] = value
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> ActivationQuant:
+        """Read what `to_json` returned; QuantizationTableError as of the class."""
+        given: dict[str, Any] = {
+            f.name: document[f.name] for f in fields(cls) if f.name in document
+        }
+        given |= {name: np.array(v) for name, v in given.items() if isinstance(v, list)}
+        return cls(**given)
 
     @property
     def signed(self) -> bool:
@@ -480,102 +498,3 @@ class QuantizationTable:
                 why="what is divided by the magnitude of its row has 15 bits and a sign",
                 todo=f"stay within -{ROW_LIMIT}..{ROW_LIMIT}",
             )
-
-    def to_json(self) -> tuple[dict[str, Any], dict[str, AnyArray]]:
-        """Split into a JSON-able document and the arrays it refers to.
-
-        Returns
-        -------
-        document : dict
-            Schema version, preset, and per entry its scalars.
-        arrays : dict of str to numpy.ndarray
-            ``matmul.NAME.channel_divisor``, ``weights.NAME.values``, ``weights.NAME.scale`` …
-        """
-        arrays: dict[str, AnyArray] = {}
-        document: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "preset": self.preset}
-        document["norm_shifts"] = dict(self.norm_shifts)
-        document["centred"] = self.centred
-        document["offsets"] = {name: f"offsets.{name}" for name in self.offsets}
-        arrays |= {f"offsets.{name}": offset for name, offset in self.offsets.items()}
-        for section in ("matmul", "stream", "grids"):
-            document[section] = {}
-            for name, quant in getattr(self, section).items():
-                entry: dict[str, Any] = {
-                    "scale": quant.scale,
-                    "low": quant.low,
-                    "high": quant.high,
-                    "zero_point": quant.zero_point,
-                }
-                for key in _ARRAYS:
-                    if (array := getattr(quant, key)) is not None:
-                        entry[key] = f"{section}.{name}.{key}"
-                        arrays[entry[key]] = array
-                if quant.by_row:
-                    entry["by_row"] = True
-                document[section][name] = entry
-        for section in ("weights", "embeddings"):
-            document[section] = {}
-            for name, weight in getattr(self, section).items():
-                keys = {"values": f"{section}.{name}.values", "scale": f"{section}.{name}.scale"}
-                arrays[keys["values"]] = weight.values
-                arrays[keys["scale"]] = weight.scale
-                document[section][name] = keys
-        return document, arrays
-
-    @classmethod
-    def from_json(
-        cls, document: Mapping[str, Any], arrays: Mapping[str, AnyArray]
-    ) -> QuantizationTable:
-        """Rebuild a table from what `to_json` returned.
-
-        Raises
-        ------
-        QuantizationTableError
-            If the schema version is another, or an entry or an array is missing.
-        """
-        version = document.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise QuantizationTableError(
-                f"the quantisation table has schema version {version!r}",
-                why=f"this version reads schema version {SCHEMA_VERSION}",
-                todo="quantise the model again",
-            )
-        try:
-            activations = {
-                section: {
-                    name: ActivationQuant(
-                        entry["scale"],
-                        entry["low"],
-                        entry["high"],
-                        entry["zero_point"],
-                        by_row=bool(entry.get("by_row", False)),
-                        **{key: arrays[entry[key]] for key in _ARRAYS if key in entry},
-                    )
-                    for name, entry in document[section].items()
-                }
-                for section in ("matmul", "stream", "grids")
-            }
-            weights = {
-                section: {
-                    name: WeightQuant(arrays[keys["values"]], arrays[keys["scale"]])
-                    for name, keys in document[section].items()
-                }
-                for section in ("weights", "embeddings")
-            }
-            return cls(
-                document["preset"],
-                activations["matmul"],
-                activations["stream"],
-                weights["weights"],
-                weights["embeddings"],
-                activations["grids"],
-                document["norm_shifts"],
-                bool(document.get("centred", False)),
-                {name: arrays[key] for name, key in document.get("offsets", {}).items()},
-            )
-        except KeyError as missing:
-            raise QuantizationTableError(
-                f"the quantisation table lacks {missing.args[0]!r}",
-                why="it was truncated or edited",
-                todo="quantise the model again",
-            ) from None

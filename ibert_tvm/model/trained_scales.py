@@ -20,7 +20,6 @@ from ..common import strict_json
 from ..common.errors import DocumentError, ModelError
 from ..common.schema import FLAG, INTEGER, SCALE, STRING, check, integer, one_of
 from ..common.strict_json import JsonDict, shown
-from ..common.types import Array
 from .rounding import nearest, nearest_fine
 
 if TYPE_CHECKING:
@@ -68,6 +67,7 @@ _SCHEMA = {
     "norm_shifts": {"*": integer(0, 31)},
     "offsets?": {"*": _NUMBERS},
 }
+_SECTIONS = ("matmul", "stream", "grids")
 _BY_CHANNEL = ("channel_divisor", "splits", "channel_zero_point", "phase")
 
 
@@ -177,15 +177,19 @@ class TrainedScales:
 
     def to_json(self) -> JsonDict:
         """Return the document of the file."""
-        document, arrays = self.activations.to_json()
-        for section in ("matmul", "stream", "grids"):
-            for entry in document[section].values():
-                entry |= {key: arrays[entry[key]].tolist() for key in _BY_CHANNEL if key in entry}
+        table = self.activations
+        sections = {
+            section: {name: quant.to_json() for name, quant in getattr(table, section).items()}
+            for section in _SECTIONS
+        }
         return {
-            **document,
             "schema_version": SCHEMA_VERSION,
+            "preset": table.preset,
             "head": self.head,
-            "offsets": {name: taken.tolist() for name, taken in self.activations.offsets.items()},
+            "centred": table.centred,
+            "norm_shifts": dict(table.norm_shifts),
+            **sections,
+            "offsets": {name: taken.tolist() for name, taken in table.offsets.items()},
             "weights": {name: scale.tolist() for name, scale in self.weights.items()},
             "embeddings": {
                 name: {"bits": bits, "scale": scale.tolist()}
@@ -217,9 +221,7 @@ def read_scales(file: Path) -> TrainedScales:
         If it cannot be read, or something in it has a wrong type or value.
     """
     from ibert_tvm.relay_passes.quantization_table import (
-        SCHEMA_VERSION as TABLE_VERSION,
-    )
-    from ibert_tvm.relay_passes.quantization_table import (
+        ActivationQuant,
         QuantizationTable,
         QuantizationTableError,
     )
@@ -232,26 +234,19 @@ def read_scales(file: Path) -> TrainedScales:
                 f"it has schema version {shown(document['schema_version'])}",
                 why=f"this version of ibert_tvm reads {SCHEMA_VERSION}",
             )
-        offsets = document.get("offsets", {})
-        arrays: dict[str, Array] = {
-            f"offsets.{name}": np.array(taken, np.float64) for name, taken in offsets.items()
+        sections: JsonDict = {
+            section: {n: ActivationQuant.from_json(entry) for n, entry in document[section].items()}
+            for section in _SECTIONS
         }
-        activations = {
-            **document,
-            "schema_version": TABLE_VERSION,
-            "offsets": {name: f"offsets.{name}" for name in offsets},
-            "weights": {},
-            "embeddings": {},
-        }
-        for section in ("matmul", "stream", "grids"):
-            for name, entry in document[section].items():
-                for key in _BY_CHANNEL:
-                    if key in entry:
-                        arrays[f"{section}.{name}.{key}"] = np.array(entry[key])
-                        entry[key] = f"{section}.{name}.{key}"
         return TrainedScales(
-            QuantizationTable.from_json(activations, arrays),
-            {name: np.array(scale, np.float64) for name, scale in document["weights"].items()},
+            QuantizationTable(
+                document["preset"],
+                **sections,
+                norm_shifts=document["norm_shifts"],
+                centred=document["centred"],
+                offsets=_vectors(document.get("offsets", {})),
+            ),
+            _vectors(document["weights"]),
             {
                 name: (entry["bits"], np.array(entry["scale"], np.float64))
                 for name, entry in document["embeddings"].items()
@@ -267,6 +262,10 @@ def read_scales(file: Path) -> TrainedScales:
             why=why,
             todo="copy the folder of the trained model again, or remove the file to calibrate anew",
         ) from error
+
+
+def _vectors(lists: Mapping[str, list[float]]) -> dict[str, NDArray[np.float64]]:
+    return {name: np.array(numbers, np.float64) for name, numbers in lists.items()}
 
 
 def _check_channels(name: str, quant: ActivationQuant, channels: int) -> None:

@@ -27,7 +27,11 @@ from ibert_tvm.quantization.weights import nearest, row_scales
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
-from ibert_tvm.relay_passes.quantization_table import QuantizationTable, WeightQuant
+from ibert_tvm.relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    WeightQuant,
+)
 from ibert_tvm.texts import data_file
 from tests.golden import sources
 
@@ -120,50 +124,38 @@ def canonical(source: str) -> CanonicalModel:
 # -- tables ------------------------------------------------------------------------------------
 
 
+_SECTIONS = ("matmul", "stream", "grids")
 _BY_CHANNEL = ("splits", "channel_zero_point")
 
 
 def stored_activations(table: QuantizationTable, smoothing: bool = True) -> dict[str, Any]:
     """The activations of a calibrated table, in few digits: what `tables.json` has of a model."""
-    document, arrays = table.to_json()
     result: dict[str, Any] = {}
-    for section in ("matmul", "stream", "grids"):
+    for section in _SECTIONS:
         result[section] = {}
-        for name, entry in document[section].items():
-            kept = [float(f"{entry['scale']:.6g}"), entry["low"], entry["high"]]
-            kept.append(entry["zero_point"])
-            if smoothing and "channel_divisor" in entry:
-                divisor = arrays[entry["channel_divisor"]]
-                kept.append([float(f"{number:.3g}") for number in divisor])
-            whole = {key: arrays[entry[key]].tolist() for key in _BY_CHANNEL if key in entry}
+        for name, quant in getattr(table, section).items():
+            kept = [float(f"{quant.scale:.6g}"), quant.low, quant.high, quant.zero_point]
+            if smoothing and quant.channel_divisor is not None:
+                kept.append([float(f"{number:.3g}") for number in quant.channel_divisor])
+            entry = quant.to_json()
+            whole = {key: entry[key] for key in _BY_CHANNEL if key in entry}
             if whole:
                 kept += [*([[]] if len(kept) == 4 else []), whole]
             result[section][name] = kept
-    if document["offsets"]:
+    if table.offsets:
         result["offsets"] = {
-            name: [float(f"{number:.3g}") for number in arrays[key]]
-            for name, key in document["offsets"].items()
+            name: [float(f"{number:.3g}") for number in taken]
+            for name, taken in table.offsets.items()
         }
     return result
 
 
-def _activations(stored: Mapping[str, Any]) -> tuple[dict[str, Any], Arrays]:
-    """Sections of the document of a table, and its arrays."""
-    sections: dict[str, Any] = {}
-    arrays: Arrays = {}
-    for section in ("matmul", "stream", "grids"):
-        sections[section] = {}
-        for name, (scale, low, high, zero_point, *more) in stored[section].items():
-            entry = {"scale": scale, "low": low, "high": high, "zero_point": zero_point}
-            divisor, whole = [*more, *([], {})[len(more) :]]
-            by_channel = {"channel_divisor": divisor} if divisor else {}
-            for kind, values in {**by_channel, **whole}.items():
-                entry[kind] = f"{section}.{name}.{kind}"
-                arrays[entry[kind]] = np.array(values)
-            sections[section][name] = entry
-    sections["offsets"] = {name: f"offsets.{name}" for name in stored.get("offsets", {})}
-    arrays |= {f"offsets.{name}": np.array(v) for name, v in stored.get("offsets", {}).items()}
-    return sections, arrays
+def _activation(scale: float, low: int, high: int, zero_point: int, *more: Any) -> ActivationQuant:
+    """What `stored_activations` kept of a value."""
+    divisor, whole = [*more, *([], {})[len(more) :]]
+    by_channel = {"channel_divisor": divisor} if divisor else {}
+    form = {"scale": scale, "low": low, "high": high, "zero_point": zero_point}
+    return ActivationQuant.from_json({**form, **by_channel, **whole})
 
 
 def _rounded_weights(
@@ -193,10 +185,13 @@ def table(name: str) -> QuantizationTable:
     model = canonical(golden.source)
     if golden.scales:
         return calibrate(model, None, golden.preset, golden.options)[0]
-    sections, arrays = _activations(tables()[name])
-    empty: dict[str, Any] = {"weights": {}, "embeddings": {}, "norm_shifts": {}}
-    document = {"schema_version": 1, "preset": golden.preset, **sections, **empty}
-    result = QuantizationTable.from_json(document, arrays)
+    stored = tables()[name]
+    sections = {
+        section: {key: _activation(*kept) for key, kept in stored[section].items()}
+        for section in _SECTIONS
+    }
+    offsets = {key: np.array(taken) for key, taken in stored.get("offsets", {}).items()}
+    result = QuantizationTable(golden.preset, **sections, offsets=offsets)
     if model.given is None:
         weights, embeddings = _rounded_weights(model, golden.preset, result.matmul, golden.options)
     else:  # its integers are those of the file

@@ -177,11 +177,6 @@ def test_sums_have_22_bits_in_this_preset_only(messages):
         QuantizationTable("paper", stream=wide)
 
 
-def test_shifts_survive_json():
-    document, arrays = QuantizationTable("released", norm_shifts={"n": 3}).to_json()
-    assert QuantizationTable.from_json(document, arrays).norm_shifts == {"n": 3}
-
-
 def test_norms_of_heads_are_refused(messages):
     with messages.raises(LoweringError):
         lower_to_integer(*block_with(rows=(1,)))
