@@ -87,23 +87,24 @@ class _AnyName:
         """Nothing."""
 
 
-def _taking_any(pipeline: type) -> type:
-    return type(f"_{pipeline.__name__}", (_AnyName, pipeline), {})
+class _Features(_AnyName, transformers.FeatureExtractionPipeline):
+    """Hidden states of tokens."""
 
 
-_FEATURES = _taking_any(transformers.FeatureExtractionPipeline)
-_CLASSES = _taking_any(transformers.TextClassificationPipeline)
-_ENTITIES = _taking_any(transformers.TokenClassificationPipeline)
-_TASKS: Mapping[str, tuple[str, str, type]] = {
-    "feature-extraction": (
-        "token_embeddings",
-        "last_hidden_state",
-        _taking_any(transformers.FeatureExtractionPipeline),
-    ),
-    "text-classification": ("classify", "logits", _CLASSES),
-    "sentiment-analysis": ("classify", "logits", _CLASSES),
-    "token-classification": ("tag", "logits", _ENTITIES),
-    "ner": ("tag", "logits", _ENTITIES),
+class _Classes(_AnyName, transformers.TextClassificationPipeline):
+    """Classes of texts."""
+
+
+class _Entities(_AnyName, transformers.TokenClassificationPipeline):
+    """Classes of tokens."""
+
+
+_TASKS: Mapping[str, tuple[str, str, Any]] = {
+    "feature-extraction": ("token_embeddings", "last_hidden_state", _Features),
+    "text-classification": ("classify", "logits", _Classes),
+    "sentiment-analysis": ("classify", "logits", _Classes),
+    "token-classification": ("tag", "logits", _Entities),
+    "ner": ("tag", "logits", _Entities),
 }
 """What `Encoder` calls it, transformers' name of the output, and the pipeline."""
 
