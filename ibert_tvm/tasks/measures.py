@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
@@ -42,7 +41,7 @@ class Measure:
         return float(self.values(np.ones((self.samples, 1)))[0])
 
 
-def _of_sums(name: str, columns: Sequence[Any], function: Callable[..., Array]) -> Measure:
+def _of_sums(name: str, columns: Sequence[ArrayLike], function: Callable[..., Array]) -> Measure:
     """A metric that is a function of sums over samples; `columns` are [samples] each."""
     statistics = np.stack([np.asarray(column, np.float64) for column in columns])
     return Measure(name, statistics.shape[1], lambda counts: 100 * function(*(statistics @ counts)))
@@ -52,12 +51,12 @@ def _ratio(above: Array, below: Array, empty: float = 0.0) -> Array:
     return np.divide(above, below, out=np.full_like(above, empty), where=below > 0)
 
 
-def mean(name: str, values: Any) -> Measure:
+def mean(name: str, values: ArrayLike) -> Measure:
     """Mean of one figure per sample, each from 0 to 1."""
-    return _of_sums(name, [values, np.ones(len(values))], _ratio)
+    return _of_sums(name, [values, np.ones(np.size(values))], _ratio)
 
 
-def accuracy(gold: Any, predicted: Any) -> Measure:
+def accuracy(gold: ArrayLike, predicted: ArrayLike) -> Measure:
     """Share of right classes; arguments are class numbers [samples]."""
     return mean("accuracy", np.asarray(gold) == np.asarray(predicted))
 
@@ -67,18 +66,18 @@ def _f1(right: Array, predicted: Array, gold: Array) -> Array:
     return _ratio(2 * right, predicted + gold)
 
 
-def f1(gold: Any, predicted: Any, positive: int) -> Measure:
+def f1(gold: ArrayLike, predicted: ArrayLike, positive: int) -> Measure:
     """F1 of one class."""
     a, b = np.asarray(gold) == positive, np.asarray(predicted) == positive
     return _of_sums("F1", [a & b, b, a], _f1)
 
 
-def micro_f1(right: Any, predicted: Any, gold: Any) -> Measure:
+def micro_f1(right: ArrayLike, predicted: ArrayLike, gold: ArrayLike) -> Measure:
     """F1 of things that are found in samples: how many right, found and there are in each."""
     return _of_sums("F1", [right, predicted, gold], _f1)
 
 
-def macro_f1(gold: Any, predicted: Any) -> Measure:
+def macro_f1(gold: ArrayLike, predicted: ArrayLike) -> Measure:
     """Mean of the F1 of all classes that are in the set or were predicted."""
     gold, predicted = np.asarray(gold), np.asarray(predicted)
     classes = np.union1d(gold, predicted)[:, None]
@@ -92,7 +91,7 @@ def macro_f1(gold: Any, predicted: Any) -> Measure:
     return _of_sums("macro F1", [*(a & b), *b, *a], function)
 
 
-def matthews(gold: Any, predicted: Any) -> Measure:
+def matthews(gold: ArrayLike, predicted: ArrayLike) -> Measure:
     """Matthews' correlation of any number of classes; 0 where one side is constant."""
     gold, predicted = np.asarray(gold), np.asarray(predicted)
     classes = np.union1d(gold, predicted)[:, None]
@@ -115,7 +114,7 @@ def _correlation(n: Array, x: Array, y: Array, xx: Array, yy: Array, xy: Array) 
         return np.where(constant, np.nan, (n * xy - x * y) / np.sqrt(np.abs(spread)))
 
 
-def pearson(gold: Any, predicted: Any) -> Measure:
+def pearson(gold: ArrayLike, predicted: ArrayLike) -> Measure:
     """Pearson's correlation of two figures per sample."""
     # Centred, and of one spread: sums of squares of large numbers would cancel.
     x, y = (_standardised(np.asarray(values, np.float64)) for values in (gold, predicted))
@@ -128,7 +127,7 @@ def _standardised(values: Array) -> Array:
     return centred / (np.abs(centred).max() or 1.0)
 
 
-def spearman(gold: Any, predicted: Any) -> Measure:
+def spearman(gold: ArrayLike, predicted: ArrayLike) -> Measure:
     """Spearman's rank correlation; equal figures share the mean of their ranks."""
     ranks_x, ranks_y = (_Ranks(np.asarray(values, np.float64)) for values in (gold, predicted))
 
@@ -144,7 +143,7 @@ def spearman(gold: Any, predicted: Any) -> Measure:
         ]
         return 100 * _correlation(n, zero, zero, *sums)
 
-    return Measure("Spearman", len(gold), values)
+    return Measure("Spearman", np.size(gold), values)
 
 
 class _Ranks:
