@@ -26,8 +26,9 @@ def progress_bar(wanted: bool, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda _count: None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import MofNCompleteColumn, Progress
 
-    with Progress(console=Console(stderr=True)) as bar:
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("encoding", total=total)
         yield lambda count: bar.advance(task, count)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from ibert_tvm.common.errors import UsageError
-from ibert_tvm.evaluation.evaluate import _batches, _comparable, check_seq_len, vector_of_text
+from ibert_tvm.evaluation.evaluate import _comparable, check_seq_len, vector_of_text
 from ibert_tvm.model.tokenization import TokenizedBatch
 from tests.runtime.conftest import TinyModel
 from tests.snapshots import Messages
@@ -22,21 +20,20 @@ def _tokens(lengths: list[int]) -> TokenizedBatch:
 
 def test_every_text_is_in_one_batch_and_its_tokens_with_it() -> None:
     tokens = _tokens([3, 40, 5, 100, 33, 32, 31, 7, 8, 9, 10, 11, 12])
-    info = replace(TinyModel().info, pad_token_id=5)
     seen: list[int] = []
-    for rows, inputs in _batches(tokens, info, seq_len=100):
-        height, width = inputs["input_ids"].shape
+    for rows, batch in tokens.batches(8, 32, longest=100, pad_id=5):
+        height, width = batch.input_ids.shape
         assert height == 8
         assert width in (32, 64, 100)
         for position, row in enumerate(rows):
             count = int(tokens.attention_mask[row].sum())
-            assert inputs["attention_mask"][position].sum() == count <= width
+            assert batch.attention_mask[position].sum() == count <= width
             np.testing.assert_array_equal(
-                inputs["input_ids"][position, :count], tokens.input_ids[row, :count]
+                batch.input_ids[position, :count], tokens.input_ids[row, :count]
             )
-        assert not inputs["attention_mask"][len(rows) :].any()
-        assert (inputs["input_ids"][len(rows) :] == 5).all()
-        seen += rows.tolist()
+        assert not batch.attention_mask[len(rows) :].any()
+        assert (batch.input_ids[len(rows) :] == 5).all()
+        seen += rows
     assert sorted(seen) == list(range(13))
 
 
