@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import examples
 from tests.faults.harness import CODES
 from tests.processes import ROOT, without_torch
 
@@ -47,19 +48,14 @@ def faults(shim: Path, folder: Path, writer: str, step: int) -> tuple[list[str],
     return [f"{line}\n{done.stderr[-3000:]}" for line in wrong], calls, cases
 
 
+EVERY = [("save", 1, 30), ("tune", 1, 4), ("begin", 1, 10), ("export", 1, 40), ("tvm", 1, 40)]
+SOME = [("save", 4, 30), ("tune", 1, 4), ("begin", 3, 10), ("export", 120, 40), ("tvm", 150, 40)]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("writer", "step", "least"),
-    [
-        pytest.param("save", 4, 30, marks=pytest.mark.slow),
-        pytest.param("tune", 1, 4, marks=pytest.mark.slow),
-        pytest.param("begin", 3, 10, marks=pytest.mark.slow),
-        pytest.param("export", 120, 40, marks=pytest.mark.slow),
-        pytest.param("tvm", 150, 40, marks=pytest.mark.slow),
-        pytest.param("save", 1, 30, marks=pytest.mark.record),
-        pytest.param("begin", 1, 10, marks=pytest.mark.record),
-        pytest.param("export", 1, 40, marks=pytest.mark.record),
-        pytest.param("tvm", 1, 40, marks=pytest.mark.record),
-    ],
+    examples([*SOME, *(e for e in EVERY if e not in SOME)], *SOME, otherwise="record", unpack=True),
 )
 def test_faults(shim: Path, tmp_path: Path, writer: str, step: int, least: int) -> None:
     wrong, calls, cases = faults(shim, tmp_path, writer, step)

@@ -25,6 +25,7 @@ from ibert_tvm.frontend.sources import (
 )
 from tests.cli.conftest import Outcome
 from tests.frontend.relax_models import VOCABULARY, canonical_of
+from tests.snapshots import Messages
 
 
 def folder(path: Path, *names: str, text: str = "{}") -> Path:
@@ -81,20 +82,10 @@ def test_modules_in_memory_have_records() -> None:
     ]  # fmt: skip
 
 
-def test_an_artefact_is_not_imported(tmp_path: Path) -> None:
-    artefact = folder(tmp_path / "m.ibert", "quantization.json")
-    with pytest.raises(ModelSourceError) as caught:
-        ibert.load(artefact)
-    assert str(caught.value) == (
-        f"{artefact} is quantised already\n  where: {artefact / 'quantization.json'}\n"
-        "  why: it is an artefact of this package, and only sources are imported\n"
-        "  what to do: read it with ibert_tvm.QuantizedModel.load, or give the model that it came "
-        "from"
-    )
-
-
-def test_an_entry_with_several_snapshots_is_refused_when_it_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(ModelSourceError, match="names no model folder"):
+def test_what_is_no_single_source_is_not_imported(tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(ModelSourceError):
+        ibert.load(folder(tmp_path / "m.ibert", "quantization.json"))
+    with messages.raises(ModelSourceError):
         ibert.load(hub_entry(tmp_path / "models--x--y", "abc", "def"))
 
 
@@ -116,18 +107,11 @@ def test_everything_that_an_onnx_file_reads_makes_another_library(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"name": "two words"}, "the model source 'two words' has no name that is one word"),
-        ({"what": "toy"}, "the model source 'toy' is not called by a noun with its article"),
-        ({"load": None}, "the model source 'toy' is loaded or leads to another one"),
-        ({"extra": "toys"}, "the model source 'toy' needs packages of an extra, or no extra"),
-    ],
+    "changes", [{"name": "two words"}, {"what": "toy"}, {"load": None}, {"extra": "toys"}], ids=str
 )
-def test_a_record_without_a_part_is_refused(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError) as caught:
+def test_a_record_without_a_part_is_refused(changes: dict[str, Any], messages: Messages) -> None:
+    with messages.raises(ValueError):
         replace(TOY, **changes)
-    assert str(caught.value) == message
 
 
 def _toy_model(path: Path, request: Request) -> CanonicalModel:
@@ -162,7 +146,10 @@ def toy(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_new_source_is_one_record(
-    toy: Path, ibert_command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    toy: Path,
+    ibert_command: Callable[..., Outcome],
+    monkeypatch: pytest.MonkeyPatch,
+    messages: Messages,
 ) -> None:
     """Import, quantisation, compilation, texts, command line: no other file knows the kind."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(toy.parent / "cache"))
@@ -177,9 +164,9 @@ def test_a_new_source_is_one_record(
     assert ibert_command("inspect", toy).stdout.count("toy, 0 layers") == 1
     toy.write_text("6")
     assert prepared._content(toy) != before
-    with pytest.raises(ModelSourceError, match="the head pooled cannot be chosen for a toy"):
+    with messages.raises(ModelSourceError):
         ibert.load(toy, head="pooled")
-    with pytest.raises(ModelSourceError, match="the inputs of a toy are not given as list"):
+    with messages.raises(ModelSourceError):
         ibert.load(toy, inputs=["input_ids"])
 
 

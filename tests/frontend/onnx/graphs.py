@@ -68,6 +68,11 @@ class Graph:
         table = self.weight("words.weight", VOCABULARY, CHANNELS)
         return self.op("Gather", table, "input_ids")
 
+    def affine(self, name: str, *shape: int) -> tuple[str, str]:
+        """A weight of this shape, by default of one number a channel, and its bias."""
+        shape = shape or (CHANNELS,)
+        return self.weight(f"{name}.weight", *shape), self.weight(f"{name}.bias", shape[-1])
+
     def linear(self, x: str, name: str, outputs: int = CHANNELS, inputs: int = CHANNELS) -> str:
         product = self.op("MatMul", x, self.weight(f"{name}.weight", inputs, outputs))
         return self.op("Add", product, self.weight(f"{name}.bias", outputs))
@@ -105,8 +110,7 @@ class Graph:
         return self.op("Expand", mask, full)
 
     def layer_norm(self, x: str, name: str) -> str:
-        gamma, beta = self.weight(f"{name}.weight", CHANNELS), self.weight(f"{name}.bias", CHANNELS)
-        return self.op("LayerNormalization", x, gamma, beta, epsilon=1e-5)
+        return self.op("LayerNormalization", x, *self.affine(name), epsilon=1e-5)
 
     def model(self, *outputs: str, names: tuple[str, ...] = (), rank: int = 3) -> onnx.ModelProto:
         """The graph as a model with these tensors as outputs, under other names where given."""
@@ -132,7 +136,7 @@ def layer_norm_written_out(
     squares: pow, mul, twice (x - mean computed again) or moments (E[x²] - E[x]²);
     ends: div, reciprocal, or scale (x s + (beta - mean s) with s = gamma / sqrt).
     """
-    gamma, beta = g.weight(f"{name}.weight", CHANNELS), g.weight(f"{name}.bias", CHANNELS)
+    gamma, beta = g.affine(name)
     mean = g.axes("ReduceMean", x, -1)
     centred = g.op("Sub", x, mean)
     if squares == "moments":

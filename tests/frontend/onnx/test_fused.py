@@ -28,8 +28,7 @@ def embeddings(g: Graph, counts: bool = False) -> list[str]:
         g.weight("words.weight", VOCABULARY, CHANNELS),
         g.weight("positions.weight", 40, CHANNELS),
         g.weight("types.weight", 2, CHANNELS) if types else "",
-        g.weight("norm.weight", CHANNELS),
-        g.weight("norm.bias", CHANNELS),
+        *g.affine("norm"),
         *(["attention_mask"] if counts else []),
         outputs=2,
         epsilon=1e-12,
@@ -48,53 +47,23 @@ def bert(fused_attention: str, mask: str) -> onnx.ModelProto:
     keep = {"raw": "attention_mask", "counts": counts}.get(mask, "")
     if mask == "summed":
         keep = g.op("ReduceSum", "attention_mask", g.ints(1), keepdims=0)
+    wide = 3 * CHANNELS
     if fused_attention == "Attention":
-        context = g.op(
-            "Attention",
-            x,
-            g.weight("qkv.weight", CHANNELS, 3 * CHANNELS),
-            g.weight("qkv.bias", 3 * CHANNELS),
-            keep,
-            num_heads=HEADS,
-            **ORT,
-        )
+        qkv = g.affine("qkv", CHANNELS, wide)
+        context = g.op("Attention", x, *qkv, keep, num_heads=HEADS, **ORT)
     else:
-        parts = [
-            g.op("MatMul", x, g.weight(f"{part}.weight", CHANNELS, CHANNELS)) for part in "qkv"
-        ]
-        context = g.op(
-            "MultiHeadAttention",
-            *parts,
-            g.weight("qkv.bias", 3 * CHANNELS),
-            keep,
-            num_heads=HEADS,
-            scale=0.3,
-            **ORT,
-        )
+        matrices = (g.weight(f"{part}.weight", CHANNELS, CHANNELS) for part in "qkv")
+        operands = [*(g.op("MatMul", x, matrix) for matrix in matrices), g.weight("qkv.bias", wide)]
+        options = {"num_heads": HEADS, "scale": 0.3, **ORT}
+        context = g.op("MultiHeadAttention", *operands, keep, **options)
+    skip = "SkipLayerNormalization"
     product = g.op("MatMul", context, g.weight("out.weight", CHANNELS, CHANNELS))
-    y = g.ops(
-        "SkipLayerNormalization",
-        product,
-        x,
-        g.weight("norm1.weight", CHANNELS),
-        g.weight("norm1.bias", CHANNELS),
-        g.weight("out.bias", CHANNELS),
-        outputs=1,
-        epsilon=1e-12,
-        **ORT,
-    )[0]
+    bias = g.weight("out.bias", CHANNELS)
+    y = g.op(skip, product, x, *g.affine("norm1"), bias, epsilon=1e-12, **ORT)
     inner = g.op("MatMul", y, g.weight("up.weight", CHANNELS, 2 * CHANNELS))
     inner = g.op("BiasGelu", inner, g.weight("up.bias", 2 * CHANNELS), **ORT)
     down = g.linear(inner, "down", CHANNELS, 2 * CHANNELS)
-    last = g.ops(
-        "SkipLayerNormalization",
-        y,
-        down,
-        g.weight("norm2.weight", CHANNELS),
-        g.weight("norm2.bias", CHANNELS),
-        outputs=1,
-        **ORT,
-    )[0]
+    last = g.op(skip, y, down, *g.affine("norm2"), **ORT)
     return g.model(last, names=("last_hidden_state",))
 
 

@@ -39,26 +39,17 @@ SUM_HIGH = 2**19 - 1
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """A Hugging Face folder of a BERT with random weights."""
-    import torch
-    import transformers
+    from tests.frontend.architectures import make
 
-    config = transformers.BertConfig(
+    model = make(
+        "bert",
         vocab_size=VOCABULARY,
         hidden_size=HIDDEN,
         num_hidden_layers=LAYERS,
         num_attention_heads=HEADS,
         intermediate_size=INNER,
         max_position_embeddings=POSITIONS,
-        type_vocab_size=2,
     )
-    torch.manual_seed(0)
-    model = transformers.BertModel(config, add_pooling_layer=False)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.25)
-            elif "LayerNorm" not in name:
-                parameter.normal_(0, 0.1)
     path = tmp_path_factory.mktemp("hf")
     model.save_pretrained(path)
     return path
