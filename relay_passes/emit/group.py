@@ -12,6 +12,7 @@ from tvm.script import from_source
 from ..dialect.calls import operands_of, own_type
 from ..integer.operator import Serial
 from ..integer.relax_ops import (
+    calls,
     is_integer_op,
     multiply_accumulates,
     operator_of,
@@ -92,7 +93,7 @@ class GroupEmitter:
         """
         domain = KernelDomain(self.layout, self.batch, str(function.attrs["ibert.layer"]))
         first = function.body.blocks[0].bindings[0].value
-        if traits_of(first).serial:
+        if calls(first, Serial):
             return self._marked(self._serial(first), function, domain)
         weights = packed_operands(function)
         split = split_of(function)

@@ -34,19 +34,24 @@ class Operator(Record):
     Class variables
     ---------------
     TRAITS : Traits
+    KEEPS : str
+        The operand whose type the result has.
     """
 
     DIALECT: ClassVar[Dialect] = INTEGER
     TRAITS: ClassVar[Traits] = Traits()
+    KEEPS: ClassVar[str] = ""
 
     @classmethod
     def _problems(cls) -> list[str]:
         problems = super()._problems()
-        if cls.result_dtype is Operator.result_dtype and not (
-            hasattr(cls, "dtype") or "dtype" in cls.__annotations__
-        ):
-            problems.append("neither an attribute dtype nor result_dtype says the result's type")
-        unread = set(cls.TRAITS.reads_views) - {operand.name for operand in cls.OPERANDS}
+        said = cls.KEEPS or hasattr(cls, "dtype") or "dtype" in cls.__annotations__
+        if cls.result_dtype is Operator.result_dtype and not said:
+            problems.append("neither dtype, KEEPS nor result_dtype says the result's type")
+        known = {operand.name for operand in cls.OPERANDS}
+        if cls.KEEPS and cls.KEEPS not in known:
+            problems.append(f"KEEPS names {cls.KEEPS}, no operand")
+        unread = set(cls.TRAITS.reads_views) - known
         if unread:
             problems.append(f"reads_views names {', '.join(sorted(unread))}, no operands")
         return problems + cls._lacking()
@@ -61,8 +66,8 @@ class Operator(Record):
         raise NotImplementedError
 
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """Storage type of the result: the attribute `dtype`, unless a record says otherwise."""
-        return str(self.dtype)  # type: ignore[attr-defined]
+        """Storage type of the result: that of an operand, or the attribute `dtype`."""
+        return types[self.KEEPS].dtype if self.KEEPS else str(self.dtype)  # type: ignore[attr-defined]
 
     def multiply_accumulates(self, types: Mapping[str, TensorType]) -> int:
         """Multiply-accumulates of the matrix products, for static shapes."""
@@ -101,10 +106,16 @@ class Elementwise(Operator):
     ---------------
     STAGE : str
         Name of the block.
+    NARROW_STAGE : bool
+        Whether a kernel keeps the block in the narrowest type, not in that of the result: what
+        follows goes on from there.
     """
 
     OPERANDS: ClassVar[tuple[Operand, ...]] = ()
+    RESULT: ClassVar[str] = "... C"
+    TRAITS: ClassVar[Traits] = Traits(elementwise=True, per_token=True)
     STAGE: ClassVar[str] = ""
+    NARROW_STAGE: ClassVar[bool] = False
 
     @classmethod
     def _lacking(cls) -> list[str]:
@@ -115,15 +126,11 @@ class Elementwise(Operator):
         """One entry of the result, from those of the operands in their order."""
         raise NotImplementedError
 
-    def stage_dtype(self, dtype: str) -> str:
-        """Type in which a kernel keeps the stage, from that of the result; "" for the narrowest."""
-        return dtype
-
     def body(self, domain: Domain[T], **operands: T) -> T:
         """Apply `entry` everywhere; constants are one, or one per channel."""
         x = operands[self.OPERANDS[0].name]
         given = [(operands[o.name], "|" in o.shape) for o in self.OPERANDS if o.name in operands]
-        dtype = self.stage_dtype(self.result_dtype(_types(operands)))
+        dtype = "" if self.NARROW_STAGE else self.result_dtype(_types(operands))
 
         def entry(*index: Index) -> Entry:
             return self.entry(
@@ -146,7 +153,7 @@ class Serial(Operator):
         Smallest number in the result.
     """
 
-    TRAITS: ClassVar[Traits] = Traits(takes_epilogue=False, serial=True)
+    TRAITS: ClassVar[Traits] = Traits(takes_epilogue=False)
     LEAST: ClassVar[int] = 0
 
     @classmethod

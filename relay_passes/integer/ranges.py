@@ -20,6 +20,8 @@ from ..spec.widths import audit
 from .evaluate import as_program, lookup
 from .intervals import IntervalDomain, IntervalTensor
 from .operator import Serial
+from .operators.slots import PackTokens
+from .operators.tokens import Embedding
 from .program import Program, Step
 from .types import Dim, TensorType, dtype_bounds, is_per_token, rows_of
 
@@ -101,7 +103,7 @@ def longest_sequence(program: Program) -> int:
     for step in program.steps:
         operands = {name: types[value] for name, value in step.operands.items()}
         limits.append(step.operator.sequence_limit(operands))
-        if step.operator.TRAITS.lookup:
+        if isinstance(step.operator, Embedding):
             source = _ungathered(made_by, step.operands["ids"])
             if source is not None:
                 limits.append(source.operator.longest_sequence(_static(operands["table"].shape[0])))
@@ -119,7 +121,7 @@ def longest_sequence(program: Program) -> int:
 def _ungathered(made_by: Mapping[str, Step], value: str) -> Step | None:
     """Step that computes the entries of a value, wherever they were moved since."""
     step = made_by.get(value)
-    while step is not None and step.operator.TRAITS.gathers:
+    while step is not None and isinstance(step.operator, PackTokens):
         step = made_by.get(next(iter(step.operands.values())))
     return step
 

@@ -31,6 +31,12 @@ def is_integer_op(expr: object) -> bool:
     return operator_name(expr) != ""
 
 
+def calls(expr: object, kind: type[Operator]) -> bool:
+    """Tell whether `expr` calls an operator of a class."""
+    name = operator_name(expr)
+    return name != "" and issubclass(OPERATORS[name], kind)
+
+
 def operator_of(call: relax.Call) -> Operator:
     """Record of an integer operator's call, with its attributes."""
     return OPERATORS[call.op.name].from_dict(call.attrs)

@@ -26,8 +26,6 @@ class Traits:
         row and makes its operand.
     rescales : bool
         It only changes the scale of what a sum takes: the sum's kernel may do it instead.
-    lookup : bool
-        It reads rows of a table.
     sums : bool
         It adds two values of one scale; of the two, the one made last brings the kernel.
     view : bool
@@ -42,19 +40,9 @@ class Traits:
         It is ``x weight^T + bias`` of 8-bit operands, of either signedness.
     merges : bool
         Its constants by channel may be joined with those of another call with equal attributes.
-    hides_padding : bool
-        Its result per token is 0 at padding.
     by_sequence : bool
         Tokens of one sequence meet, [b, s, C] to [b, s, C]; of packed operands, `starts` says
         where sequences begin.
-    gathers : bool
-        The result has entries of the first operand at other places.
-    gathers_channels : bool
-        The result has channels of the first operand, by number.
-    counts_rows : bool
-        Its result says how many rows of packed values are in use.
-    serial : bool
-        What it writes depends on what it wrote before: a kernel of its own, never scheduled.
     """
 
     elementwise: bool = False
@@ -63,16 +51,10 @@ class Traits:
     row_statistics: bool = False
     joins_rows: bool = False
     rescales: bool = False
-    lookup: bool = False
     sums: bool = False
     view: bool = False
     reads_views: tuple[str, ...] = ()
     offsets: bool = False
     matrix_product: bool = False
     merges: bool = False
-    hides_padding: bool = False
     by_sequence: bool = False
-    gathers: bool = False
-    gathers_channels: bool = False
-    counts_rows: bool = False
-    serial: bool = False

@@ -10,7 +10,9 @@ from tvm import relax
 from ..emit.group import GroupEmitter, packed_operands, split_of, static_shape, storage_shape
 from ..emit.layout import KernelLayout
 from ..errors import CompilerError, LoweringError
-from ..integer.relax_ops import is_integer_op, traits_of
+from ..integer.operators.slots import SlotStarts
+from ..integer.operators.tokens import MaskTokens
+from ..integer.relax_ops import calls, is_integer_op
 from ..integer.types import is_per_token
 from .program import IntegerProgram, bindings, is_primitive, num_inputs, relax_functions
 
@@ -118,14 +120,14 @@ class _Emission:
 
     def _makes_starts(self, binding: relax.VarBinding) -> bool:
         """Whether a kernel counts the rows in use: [batch + 1] numbers from the slots."""
-        return any(traits_of(call).counts_rows for call in self._anchors(binding))
+        return any(calls(call, SlotStarts) for call in self._anchors(binding))
 
     def _on_packed_rows(self, binding: relax.VarBinding) -> bool:
         """Whether a kernel of a packed function makes values whose first rows hold the tokens."""
         first = _fields(binding.var.ty)[0]
-        calls = [call for call in self._anchors(binding) if is_integer_op(call)]
-        in_place = any(traits_of(call).hides_padding for call in calls)
-        return is_per_token(first.shape.values) and bool(calls) and not in_place
+        known = [call for call in self._anchors(binding) if is_integer_op(call)]
+        in_place = any(calls(call, MaskTokens) for call in known)
+        return is_per_token(first.shape.values) and bool(known) and not in_place
 
     def _binding(
         self,

@@ -10,7 +10,8 @@ import tvm
 from tvm import relax
 
 from ..dialect.calls import operands_of
-from ..integer.relax_ops import is_integer_op, operator_of, rows_per_token, traits_of
+from ..integer.operators.tokens import Embedding
+from ..integer.relax_ops import calls, is_integer_op, operator_of, rows_per_token, traits_of
 from ..names import identifier
 from .program import IntegerProgram, bindings, relax_functions, substitute, variables
 
@@ -174,7 +175,7 @@ class _FunctionFuser:
             left, right = operands.values()
             candidates = [left if self._root(left) < self._root(right) else right]
             made = [self.position[side] for side in (left, right) if side in self.position]
-            if all(self.traits[at].lookup for at in made):
+            if all(calls(self.bindings[at].value, Embedding) for at in made):
                 candidates = [left, right]
             for var in candidates:
                 at = self.position.get(var)

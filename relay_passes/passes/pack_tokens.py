@@ -7,7 +7,8 @@ from tvm import relax
 from .. import integer
 from ..dialect.calls import operands_of, with_operands
 from ..dialect.record import Operand
-from ..integer.relax_ops import is_integer_op, operator_of, traits_of
+from ..integer.operators.tokens import MaskTokens
+from ..integer.relax_ops import calls, is_integer_op, operator_of, traits_of
 from .program import IntegerProgram, Rewriter, bindings, substitute, variables
 
 PACKED = "ibert.packed"
@@ -89,7 +90,7 @@ def _packable(function: relax.Function) -> bool:
         views = [found[name] for name in traits.reads_views]
         if len(set(views)) < len(views):
             return False  # a kernel finds queries and keys at different rows
-        if traits.hides_padding:
+        if calls(call, MaskTokens):
             masked.add(binding.var)
         elif not _treats_tokens_alike(call, _per_token(binding.var), bool(operands)):
             return False

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 from tvm import relax
 
 from ..dialect.calls import operands_of, record_of, with_operands
-from ..integer.relax_ops import is_integer_op, traits_of
+from ..integer.operators.channels import GatherChannels
+from ..integer.operators.tokens import Embedding
+from ..integer.relax_ops import calls, is_integer_op, traits_of
 from .program import (
     IntegerProgram,
     Rewriter,
@@ -52,8 +54,7 @@ class _Repeater(Rewriter):
         self.gathered: dict[relax.Var, NDArray[np.int32]] = {}
         self.dropped: set[relax.Var] = set()
         for binding in bindings(self.function):
-            traits = traits_of(binding.value)
-            if traits.gathers_channels:
+            if calls(binding.value, GatherChannels):
                 self._move(binding)
 
     def repeated(self) -> IntegerProgram:
@@ -85,7 +86,7 @@ class _Repeater(Rewriter):
             return None
         if traits.matrix_product:
             return [value]
-        if not traits.elementwise or traits.lookup:
+        if not traits.elementwise or calls(call, Embedding):
             return None
         found = [value]
         for operand in _by_channel(call).values():

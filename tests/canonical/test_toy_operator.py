@@ -115,6 +115,13 @@ def test_a_record_and_a_rule_are_all_that_an_operator_needs(toy) -> None:
     assert error < 0.02 * np.abs(result.outputs[0]).max()
 
 
+def test_an_operator_has_one_rule_of_a_preset(toy, messages) -> None:
+    with messages.raises(TypeError):
+        rules.lowers(toy, need=rules.PLAIN)(lambda node: node.x)
+    rules.lowers(toy, need=rules.PLAIN, preset="toy")(lambda node: node.x)
+    assert rules.rules_of("toy")[toy.OP] is not rules.rules_of("accurate")[toy.OP]
+
+
 def test_an_incomplete_record_is_refused_when_it_is_defined(messages) -> None:
     with messages.raises(TypeError):
 

@@ -187,6 +187,48 @@ def test_a_whole_encoder_comes_back(encoder: Any) -> None:
     assert read_program(to_module(made)) == made
 
 
+# Types of results without optional operands, for each case of `RECORDS`.
+TYPES = """
+int16[batch, seq_len, 12]: add_short gelu sigmoid silu
+int32[batch + 1]: slot_starts
+int32[batch, 12]: max_pool mean_pool sqrt_mean_pool weighted_mean_pool
+int32[batch, 5, 12]: add_positions
+int32[batch, seq_len + 4, 12]: prepend_tokens
+int32[batch, seq_len, 12]: add add_row attention embedding join_parts log1p_relu multiply
+  scale_rows tanh
+int32[batch, seq_len, 1]: row_magnitude
+int32[batch, seq_len, 2, seq_len]: distance_products
+int32[batch, seq_len, 27]: concatenate
+int32[batch, seq_len, 4]: linear
+int32[batch, seq_len]: position_ids slot_tokens token_slots
+int64[batch, seq_len, 12]: gelu_paper released_layer_norm
+int8[batch, 12]: attention_pool attention_pool
+int8[batch, 3, 12]: slice_tokens
+int8[batch, 4, 72]: patches
+int8[batch, 6, 48]: windows
+int8[batch, seq_len, 12]: attention attention capped_attention clip layer_norm layer_norm_short
+  leaky_relu operand_part quantise_rows requantise requantise_even requantise_short rms_norm
+  rms_norm_short rotate shift_tokens shift_tokens
+int8[batch, seq_len, 36]: unfold_tokens
+int8[batch, seq_len]: pack_tokens
+uint8[batch, 12]: last_token select_token
+uint8[batch, seq_len, 12]: mask_tokens relu
+uint8[batch, seq_len, 4]: gather_channels split_channels
+uint8[batch, seq_len, 5]: channel_run
+"""
+
+
+def test_results_have_these_types_and_keep_symbolic_dimensions() -> None:
+    found: dict[str, list[str]] = {}
+    for operator in RECORDS:
+        type_ = _of_record(operator, static=False, optional=False).steps[-1].type
+        found.setdefault(str(type_), []).append(operator.OP.removeprefix("integer."))
+    lines = TYPES.replace("\n  ", " ").strip().split("\n")
+    assert [
+        f"{type_}: {' '.join(sorted(names))}" for type_, names in sorted(found.items())
+    ] == lines
+
+
 # Attributes in documents of version 2, for each case of `RECORDS`. Whoever changes those of an
 # operator raises `document.VERSION`; new operators leave it.
 VERSION_2 = """

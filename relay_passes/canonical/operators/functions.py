@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,13 +12,18 @@ from ...dialect.record import Operand
 from ..operator import CANONICAL, FLOAT, CanonicalOperator
 
 
+class Function(CanonicalOperator):
+    """Base of functions of one value, elementwise."""
+
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (Operand("x", FLOAT, "... C"),)
+    RESULT: ClassVar[str] = "... C"
+
+
 @dataclass(frozen=True)
-class Relu(CanonicalOperator):
+class Relu(Function):
     """``max(x, 0)``, elementwise."""
 
     OP = "canonical.relu"
-    OPERANDS = (Operand("x", FLOAT, "... C"),)
-    RESULT = "... C"
     ELEMENTWISE = True
 
     def evaluate(self, x: Floats) -> Floats:
@@ -25,7 +31,7 @@ class Relu(CanonicalOperator):
 
 
 @dataclass(frozen=True)
-class LeakyRelu(CanonicalOperator):
+class LeakyRelu(Function):
     """``max(x, slope x)``, elementwise.
 
     Parameters
@@ -37,8 +43,6 @@ class LeakyRelu(CanonicalOperator):
     slope: float
 
     OP = "canonical.leaky_relu"
-    OPERANDS = (Operand("x", FLOAT, "... C"),)
-    RESULT = "... C"
 
     def __post_init__(self) -> None:
         if not 0 < self.slope < 1:
@@ -54,7 +58,7 @@ class LeakyRelu(CanonicalOperator):
 
 
 @dataclass(frozen=True)
-class Clip(CanonicalOperator):
+class Clip(Function):
     """``min(max(x, low), high)``, elementwise.
 
     Parameters
@@ -67,8 +71,6 @@ class Clip(CanonicalOperator):
     high: float
 
     OP = "canonical.clip"
-    OPERANDS = (Operand("x", FLOAT, "... C"),)
-    RESULT = "... C"
 
     def __post_init__(self) -> None:
         limit = float(np.finfo(np.float32).max)
@@ -85,12 +87,10 @@ class Clip(CanonicalOperator):
 
 
 @dataclass(frozen=True)
-class Tanh(CanonicalOperator):
+class Tanh(Function):
     """Hyperbolic tangent, elementwise."""
 
     OP = "canonical.tanh"
-    OPERANDS = (Operand("x", FLOAT, "... C"),)
-    RESULT = "... C"
     ELEMENTWISE = True
 
     def evaluate(self, x: Floats) -> Floats:
@@ -98,12 +98,10 @@ class Tanh(CanonicalOperator):
 
 
 @dataclass(frozen=True)
-class Sigmoid(CanonicalOperator):
+class Sigmoid(Function):
     """``1 / (1 + exp(-x))``, elementwise."""
 
     OP = "canonical.sigmoid"
-    OPERANDS = (Operand("x", FLOAT, "... C"),)
-    RESULT = "... C"
     ELEMENTWISE = True
 
     def evaluate(self, x: Floats) -> Floats:
@@ -119,7 +117,7 @@ def logistic(x: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Silu(CanonicalOperator):
+class Silu(Function):
     """``x sigmoid(beta x)``, elementwise.
 
     Parameters
@@ -131,8 +129,6 @@ class Silu(CanonicalOperator):
     beta: float = 1.0
 
     OP = "canonical.silu"
-    OPERANDS = (Operand("x", FLOAT, "... C"),)
-    RESULT = "... C"
     ELEMENTWISE = True
 
     def __post_init__(self) -> None:
@@ -154,7 +150,7 @@ GELU_FORMS = ("erf", "tanh")
 
 
 @dataclass(frozen=True)
-class Gelu(CanonicalOperator):
+class Gelu(Function):
     """``x Phi(x)``, elementwise.
 
     Parameters
@@ -166,8 +162,6 @@ class Gelu(CanonicalOperator):
     form: str = "erf"
 
     OP = "canonical.gelu"
-    OPERANDS = (Operand("x", FLOAT, "... C"),)
-    RESULT = "... C"
     ELEMENTWISE = True
 
     def __post_init__(self) -> None:
@@ -192,15 +186,13 @@ class Gelu(CanonicalOperator):
 
 
 @dataclass(frozen=True)
-class Log1pRelu(CanonicalOperator):
+class Log1pRelu(Function):
     """``log(1 + max(x, 0))``, elementwise: the saturation of SPLADE's term weights.
 
     Source: SPLADE, https://arxiv.org/abs/2107.05720, equation 1.
     """
 
     OP = "canonical.log1p_relu"
-    OPERANDS = (Operand("x", FLOAT, "... C"),)
-    RESULT = "... C"
 
     def evaluate(self, x: Floats) -> Floats:
         return np.log1p(np.maximum(x, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,13 +13,18 @@ from ..errors import CanonicalError
 from ..operator import FLOAT, INDEX, CanonicalOperator, mask_operand
 
 
+class Pool(CanonicalOperator):
+    """Base of poolings of the tokens that the mask keeps, or of all."""
+
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (Operand("x", FLOAT, "b s C"), mask_operand())
+    RESULT: ClassVar[str] = "b C"
+
+
 @dataclass(frozen=True)
-class MeanPool(CanonicalOperator):
+class MeanPool(Pool):
     """Mean of x over the tokens that the mask keeps, or over all; 0 where there is none."""
 
     OP = "canonical.mean_pool"
-    OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
-    RESULT = "b C"
 
     def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         if attention_mask is None:
@@ -29,7 +35,7 @@ class MeanPool(CanonicalOperator):
 
 
 @dataclass(frozen=True)
-class WeightedMeanPool(CanonicalOperator):
+class WeightedMeanPool(Pool):
     """Mean of x over the tokens that the mask keeps, or over all, token t weighing t + 1.
 
     Tokens are counted from the start of the row, padding included. 0 where no token is kept.
@@ -37,8 +43,6 @@ class WeightedMeanPool(CanonicalOperator):
     """
 
     OP = "canonical.weighted_mean_pool"
-    OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
-    RESULT = "b C"
 
     def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         weights = np.broadcast_to(np.arange(1, x.shape[1] + 1, dtype=x.dtype), x.shape[:2])
@@ -49,12 +53,10 @@ class WeightedMeanPool(CanonicalOperator):
 
 
 @dataclass(frozen=True)
-class SqrtMeanPool(CanonicalOperator):
+class SqrtMeanPool(Pool):
     """``sum / sqrt(n)`` of the n tokens of x that the mask keeps, or of all; 0 where n is 0."""
 
     OP = "canonical.sqrt_mean_pool"
-    OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
-    RESULT = "b C"
 
     def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         if attention_mask is None:
@@ -65,12 +67,10 @@ class SqrtMeanPool(CanonicalOperator):
 
 
 @dataclass(frozen=True)
-class MaxPool(CanonicalOperator):
+class MaxPool(Pool):
     """Maximum of x over the tokens that the mask keeps, or over all; 0 where there is none."""
 
     OP = "canonical.max_pool"
-    OPERANDS = (Operand("x", FLOAT, "b s C"), mask_operand())
-    RESULT = "b C"
 
     def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         if attention_mask is None:

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ...dialect.record import Dims, Operand
 from ...errors import LoweringError
 from ..domain import Domain, Entry, Index, T
 from ..operator import Operator
 from ..traits import Traits
-from ..types import DTYPES, NARROW, Dim, TensorType
+from ..types import DTYPES, NARROW, Dim
+
+
+class RunOfChannels(Operator):
+    """Base of operators whose result is neighbouring channels of x, of the same type."""
+
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (Operand("x", ("uint8", *NARROW), "... C"),)
+    KEEPS: ClassVar[str] = "x"
+    TRAITS: ClassVar[Traits] = Traits(per_token=True, view=True)
+
+    def run_of(self, channels: int) -> tuple[int, int]:
+        """First channel and number of channels, of so many."""
+        raise NotImplementedError
+
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
+        return (*dims["..."], self.run_of(dims["C"])[1])
+
+    def body(self, domain: Domain[T], **operands: T) -> T:
+        x = operands["x"]
+        *leading, channels = x.shape
+        first, width = self.run_of(channels)
+        return domain.define(
+            "run_of_channels",
+            (*leading, width),
+            lambda *index: x[(*index[:-1], index[-1] + first)],
+            x.dtype,
+        )
 
 
 @dataclass(frozen=True)
-class SplitChannels(Operator):
-    """Run number `index` of `parts` equal runs of channels, of the same type.
+class SplitChannels(RunOfChannels):
+    """Run number `index` of `parts` equal runs of channels.
 
     Parameters
     ----------
@@ -27,8 +53,6 @@ class SplitChannels(Operator):
     parts: int
 
     OP = "integer.split_channels"
-    OPERANDS = (Operand("x", ("uint8", *NARROW), "... C"),)
-    TRAITS = Traits(per_token=True, view=True)
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.parts:
@@ -49,34 +73,14 @@ class SplitChannels(Operator):
                 "merge layers of equal width only",
             )
 
-    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
-        """[..., C / parts]."""
-        return (*dims["..."], dims["C"] // self.parts)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
-
     def run_of(self, channels: int) -> tuple[int, int]:
-        """First channel and number of channels, of so many."""
         width = channels // self.parts
         return self.index * width, width
 
-    def body(self, domain: Domain[T], **operands: T) -> T:
-        x = operands["x"]
-        *leading, channels = x.shape
-        first, width = self.run_of(channels)
-        return domain.define(
-            "run_of_channels",
-            (*leading, width),
-            lambda *index: x[(*index[:-1], index[-1] + first)],
-            x.dtype,
-        )
-
 
 @dataclass(frozen=True)
-class ChannelRun(Operator):
-    """`channels` neighbouring channels from number `first` on, of the same type.
+class ChannelRun(RunOfChannels):
+    """`channels` neighbouring channels from number `first` on.
 
     Where all runs are equal, `SplitChannels` says the same.
 
@@ -92,8 +96,6 @@ class ChannelRun(Operator):
     channels: int
 
     OP = "integer.channel_run"
-    OPERANDS = (Operand("x", ("uint8", *NARROW), "... C"),)
-    TRAITS = Traits(per_token=True, view=True)
 
     def check_dims(self, dims: Dims) -> None:
         """The run lies within the channels."""
@@ -105,26 +107,8 @@ class ChannelRun(Operator):
                 "build the call in ibert_tvm.relay_passes.passes.merge_projections",
             )
 
-    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
-        """[..., channels]."""
-        return (*dims["..."], self.channels)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
-
     def run_of(self, channels: int) -> tuple[int, int]:
-        """First channel and number of channels, of so many."""
         return self.first, self.channels
-
-    def body(self, domain: Domain[T], **operands: T) -> T:
-        x = operands["x"]
-        return domain.define(
-            "run_of_channels",
-            (*x.shape[:-1], self.channels),
-            lambda *index: x[(*index[:-1], index[-1] + self.first)],
-            x.dtype,
-        )
 
 
 @dataclass(frozen=True)
@@ -140,11 +124,8 @@ class GatherChannels(Operator):
         Operand("channels", ("int32",), "N"),
     )
     RESULT = "... N"
-    TRAITS = Traits(per_token=True, gathers_channels=True)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
+    KEEPS = "x"
+    TRAITS = Traits(per_token=True)
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x, channels = operands["x"], operands["channels"]

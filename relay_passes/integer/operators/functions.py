@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ...dialect.record import Operand, flattened
@@ -17,8 +16,7 @@ from ...spec.values import clamp, maximum
 from ..checks import check_attribute
 from ..domain import Entry
 from ..operator import Elementwise
-from ..traits import Traits
-from ..types import NARROW, TensorType, dtype_bounds
+from ..types import NARROW, dtype_bounds
 
 
 @dataclass(frozen=True)
@@ -27,13 +25,8 @@ class Relu(Elementwise):
 
     OP = "integer.relu"
     OPERANDS = (Operand("x", ("uint8", *NARROW), "... C"),)
-    RESULT = "... C"
-    TRAITS = Traits(elementwise=True, per_token=True)
+    KEEPS = "x"
     STAGE = "relu"
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
 
     def entry(self, x: Entry) -> Entry:
         return maximum(x, 0)
@@ -56,16 +49,11 @@ class LeakyRelu(Elementwise):
 
     OP = "integer.leaky_relu"
     OPERANDS = (Operand("x", ("int8", "int16", "int32"), "... C"),)
-    RESULT = "... C"
-    TRAITS = Traits(elementwise=True, per_token=True)
+    KEEPS = "x"
     STAGE = "leaky"
 
     def __post_init__(self) -> None:
         check_attribute(self, "slope", 0, 1 << FRACTION_BITS)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
 
     def entry(self, x: Entry) -> Entry:
         return maximum(x, requantise(x, self.slope, FRACTION_BITS))
@@ -86,18 +74,13 @@ class Clip(Elementwise):
 
     OP = "integer.clip"
     OPERANDS = (Operand("x", NARROW, "... C"),)
-    RESULT = "... C"
-    TRAITS = Traits(elementwise=True, per_token=True)
+    KEEPS = "x"
     STAGE = "clipped"
 
     def __post_init__(self) -> None:
         least, most = dtype_bounds("int32")
         check_attribute(self, "high", least, most)
         check_attribute(self, "low", least, self.high)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
 
     def entry(self, x: Entry) -> Entry:
         return clamp(x, self.low, self.high)
@@ -120,9 +103,7 @@ class Tanh(Elementwise):
 
     OP = "integer.tanh"
     OPERANDS = (Operand("x", NARROW, "... C"),)
-    RESULT = "... C"
     dtype = "int32"
-    TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "tanh"
 
     def __post_init__(self) -> None:
@@ -146,14 +127,9 @@ class Sigmoid(Elementwise):
 
     OP = "integer.sigmoid"
     OPERANDS = (Operand("x", NARROW, "... C"),)
-    RESULT = "... C"
     dtype = "int16"
-    TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "sigmoid"
-
-    def stage_dtype(self, dtype: str) -> str:
-        """Keep it as wide as the polynomial leaves it: what follows goes on from there."""
-        return ""
+    NARROW_STAGE = True
 
     def entry(self, x: Entry) -> Entry:
         return sigmoid(x, self.constants)
@@ -173,14 +149,9 @@ class Silu(Elementwise):
 
     OP = "integer.silu"
     OPERANDS = (Operand("x", NARROW, "... C"),)
-    RESULT = "... C"
     dtype = "int16"
-    TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "silu"
-
-    def stage_dtype(self, dtype: str) -> str:
-        """Keep it as wide as the polynomial leaves it: what follows goes on from there."""
-        return ""
+    NARROW_STAGE = True
 
     def entry(self, x: Entry) -> Entry:
         return silu(x, self.constants)
@@ -200,14 +171,9 @@ class Gelu(Elementwise):
 
     OP = "integer.gelu"
     OPERANDS = (Operand("x", ("int8", "int16"), "... C"),)
-    RESULT = "... C"
     dtype = "int16"
-    TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "gelu"
-
-    def stage_dtype(self, dtype: str) -> str:
-        """Keep it as wide as the polynomial leaves it: what follows goes on from there."""
-        return ""
+    NARROW_STAGE = True
 
     def entry(self, x: Entry) -> Entry:
         return gelu_accurate(x, self.constants)
@@ -225,9 +191,7 @@ class GeluPaper(Elementwise):
         Operand("q_1", ("int32",), "1|C"),
         Operand("erf_shift", ("int32",), "1|C"),
     )
-    RESULT = "... C"
     dtype = "int64"
-    TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "gelu"
 
     def entry(self, x: Entry, q_b: Entry, q_c: Entry, q_1: Entry, erf_shift: Entry) -> Entry:
@@ -248,9 +212,7 @@ class Log1pRelu(Elementwise):
 
     OP = "integer.log1p_relu"
     OPERANDS = (Operand("x", NARROW, "... C"),)
-    RESULT = "... C"
     dtype = "int32"
-    TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "logarithm"
 
     def entry(self, x: Entry) -> Entry:

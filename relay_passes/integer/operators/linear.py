@@ -63,7 +63,6 @@ class OperandPart(Elementwise):
 
     OP = "integer.operand_part"
     OPERANDS = (Operand("x", ("int16",), "... C"),)
-    RESULT = "... C"
     TRAITS = Traits(elementwise=True, per_token=True, offsets=True)
     STAGE = "part"
 
@@ -82,9 +81,7 @@ class JoinParts(Elementwise):
 
     OP = "integer.join_parts"
     OPERANDS = (Operand("x", ("int32",), "... C"), Operand("high", ("int32",), "... C"))
-    RESULT = "... C"
     dtype = "int32"
-    TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "joined"
 
     def entry(self, x: Entry, high: Entry) -> Entry:

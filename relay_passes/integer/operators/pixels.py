@@ -30,6 +30,7 @@ class Patches(Operator):
 
     OP = "integer.patches"
     OPERANDS = (Operand("pixel_values", ("int8", "uint8"), "b C H W"),)
+    KEEPS = "pixel_values"
 
     def _counts(self, height: int, width: int) -> tuple[int, int]:
         sides = ((height, self.patch_height), (width, self.patch_width))
@@ -51,10 +52,6 @@ class Patches(Operator):
         """[b, patches, c h w]."""
         down, across = self._counts(dims["H"], dims["W"])
         return (dims["b"], down * across, dims["C"] * self.patch_height * self.patch_width)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of the pixels."""
-        return types["pixel_values"].dtype
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         """Gather pixels patch by patch."""

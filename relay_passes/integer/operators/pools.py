@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic
 
@@ -17,7 +17,7 @@ from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_shift, c
 from ..domain import Condition, Domain, Entry, Index, T
 from ..operator import Operator
 from ..traits import Traits
-from ..types import LARGEST_INDEX, MASK, NARROW, TensorType, dtype_bounds
+from ..types import LARGEST_INDEX, MASK, NARROW, dtype_bounds
 from .attention import EXPONENTIALS
 
 
@@ -244,11 +244,8 @@ class LastToken(Operator):
         Operand("slots", ("int32",), "b s", optional=True, counted=-1),
     )
     RESULT = "b C"
+    KEEPS = "x"
     TRAITS = Traits(takes_epilogue=False)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         """The largest position that is kept, then its token."""
@@ -284,6 +281,7 @@ class SelectToken(Operator):
         Operand("slots", ("int32",), "b s", optional=True, counted=-1),
     )
     RESULT = "b C"
+    KEEPS = "x"
     TRAITS = Traits(takes_epilogue=False)
 
     def __post_init__(self) -> None:
@@ -302,10 +300,6 @@ class SelectToken(Operator):
     def selected_tokens(self) -> tuple[int, ...]:
         """The token at `index`."""
         return (self.index,)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x, slots = operands["x"], operands.get("slots")

@@ -45,7 +45,6 @@ class Requantise(Elementwise):
         Operand("multiplier", ("int32",), "1|C"),
         Operand("offset", ("int16",), "1|C", optional=True),
     )
-    RESULT = "... C"
     TRAITS = Traits(elementwise=True, per_token=True, rescales=True, offsets=True)
     STAGE = "requantised"
 
@@ -89,7 +88,6 @@ class RequantiseShort(Elementwise):
         Operand("pre_shift", ("int32",), "1|C"),
         Operand("offset", ("int16",), "1|C", optional=True),
     )
-    RESULT = "... C"
     TRAITS = Traits(elementwise=True, per_token=True, rescales=True, offsets=True, merges=True)
     STAGE = "requantised"
 
@@ -131,7 +129,6 @@ class RequantiseEven(Elementwise):
         Operand("multiplier", ("int32",), "1|C"),
         Operand("shift", ("int32",), "1|C"),
     )
-    RESULT = "... C"
     TRAITS = Traits(elementwise=True, per_token=True, rescales=True, offsets=True)
     STAGE = "requantised"
 

@@ -118,7 +118,6 @@ class SlotStarts(Serial):
 
     OP = "integer.slot_starts"
     OPERANDS = (Operand("slots", ("int32",), "b s", counted=-1),)
-    TRAITS = Traits(takes_epilogue=False, serial=True, counts_rows=True)
 
     def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b + 1]."""
@@ -186,11 +185,8 @@ class PackTokens(Operator):
         Operand("tokens", ("int32",), "b s", counted=0),
     )
     RESULT = "b s"
-    TRAITS = Traits(takes_epilogue=False, gathers=True)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
+    KEEPS = "x"
+    TRAITS = Traits(takes_epilogue=False)
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x, tokens = operands["x"], operands["tokens"]

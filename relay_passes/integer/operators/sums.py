@@ -20,7 +20,6 @@ class Add(Elementwise):
 
     OP = "integer.add"
     OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
-    RESULT = "... C"
     dtype = "int32"
     TRAITS = Traits(elementwise=True, per_token=True, sums=True)
     STAGE = "sum"
@@ -44,7 +43,6 @@ class AddShort(Elementwise):
 
     OP = "integer.add_short"
     OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
-    RESULT = "... C"
     dtype = "int16"
     TRAITS = Traits(elementwise=True, per_token=True, sums=True)
     STAGE = "sum"
@@ -62,9 +60,7 @@ class AddRow(Elementwise):
 
     OP = "integer.add_row"
     OPERANDS = (Operand("x", NARROW, "... C"), Operand("row", ("int32",), "1|C"))
-    RESULT = "... C"
     dtype = "int32"
-    TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "sum"
 
     def entry(self, x: Entry, row: Entry) -> Entry:
@@ -98,9 +94,7 @@ class Multiply(Elementwise):
 
     OP = "integer.multiply"
     OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
-    RESULT = "... C"
     dtype = "int32"
-    TRAITS = Traits(elementwise=True, per_token=True)
     STAGE = "product"
 
     def entry(self, a: Entry, b: Entry) -> Entry:

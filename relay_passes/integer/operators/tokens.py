@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...dialect.record import Dims, Operand
@@ -15,7 +14,7 @@ from ..checks import check_attribute, check_shift
 from ..domain import Domain, Entry, Index, T
 from ..operator import Operator, per_channel
 from ..traits import Traits
-from ..types import INDEX, LARGEST_INDEX, MASK, NARROW, Dim, TensorType
+from ..types import INDEX, LARGEST_INDEX, MASK, NARROW, Dim
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Embedding(Operator):
     )
     RESULT = "b s C"
     dtype = "int32"
-    TRAITS = Traits(elementwise=True, per_token=True, rescales=True, lookup=True)
+    TRAITS = Traits(elementwise=True, per_token=True, rescales=True)
 
     def __post_init__(self) -> None:
         check_shift(self)
@@ -68,11 +67,8 @@ class MaskTokens(Operator):
         Operand("slots", ("int32",), "b s", optional=True, counted=-1),
     )
     RESULT = "b s C"
-    TRAITS = Traits(takes_epilogue=False, hides_padding=True)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
+    KEEPS = "x"
+    TRAITS = Traits(takes_epilogue=False)
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x, mask, slots = operands["x"], operands["mask"], operands.get("slots")
@@ -130,13 +126,10 @@ class ShiftTokens(Operator):
     OP = "integer.shift_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"),)
     RESULT = "b s C"
+    KEEPS = "x"
 
     def __post_init__(self) -> None:
         check_attribute(self, "distance", -LARGEST_INDEX, LARGEST_INDEX)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
@@ -171,6 +164,7 @@ class SliceTokens(Operator):
 
     OP = "integer.slice_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"),)
+    KEEPS = "x"
 
     def __post_init__(self) -> None:
         check_attribute(self, "first", 0, LARGEST_INDEX)
@@ -189,10 +183,6 @@ class SliceTokens(Operator):
     def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b, count, C]."""
         return (dims["b"], self.count, dims["C"])
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
@@ -226,6 +216,7 @@ class UnfoldTokens(Operator):
 
     OP = "integer.unfold_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"),)
+    KEEPS = "x"
 
     def __post_init__(self) -> None:
         check_attribute(self, "width", 1, LARGEST_INDEX)
@@ -257,10 +248,6 @@ class UnfoldTokens(Operator):
         """[b, rows, width C]."""
         rows = dims["s"] if self._as_long else self._count(dims["s"])
         return (dims["b"], rows, dims["C"] * self.width)
-
-    def result_dtype(self, types: Mapping[str, TensorType]) -> str:
-        """That of x."""
-        return types["x"].dtype
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
