@@ -6,14 +6,14 @@ sequence length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from ..errors import CompilerError, LoweringError, RangeError
 from .arrays import Array, ArrayDomain, ArrayTensor, Numbers, NumpyNumbers
 from .operator import Operator, Serial
-from .program import Program, Step
+from .program import Program
 from .types import TensorType, dtype_bounds, is_per_token, rows_of, static
 
 Arrays = Mapping[str, np.ndarray]
@@ -81,10 +81,6 @@ def lookup(types: Mapping[str, TensorType], arrays: Arrays) -> dict[str, np.ndar
         Of the parameters.
     arrays : mapping of str to numpy.ndarray
         May hold more than is needed.
-
-    Returns
-    -------
-    dict of str to numpy.ndarray
 
     Raises
     ------
@@ -272,21 +268,15 @@ def evaluate_all(
     """
     program = as_program(module, function)
     values = lookup({**program.inputs, **program.parameters}, {**parameters, **inputs})
-    for step, operands in _steps(program, values):
-        result = run_operator(step.operator, operands)
+    for step in program.steps:
+        operands = {name: values[value] for name, value in step.operands.items()}
+        try:
+            result = run_operator(step.operator, operands)
+        except CompilerError as error:
+            raise error.at(step.operator.where) from None
         values[step.name] = _store(result, step.type.dtype, step.name)
     made = {step.name: values[step.name] for step in program.steps}
     return [values[name] for name in program.outputs], made
-
-
-def _steps(
-    program: Program, values: dict[str, np.ndarray]
-) -> Iterable[tuple[Step, dict[str, np.ndarray]]]:
-    for step in program.steps:
-        try:
-            yield step, {name: values[value] for name, value in step.operands.items()}
-        except CompilerError as error:
-            raise error.at(step.operator.where) from None
 
 
 def as_program(module: object, function: str = "main") -> Program:

@@ -88,10 +88,6 @@ def longest_sequence(program: Program) -> int:
     program : Program
         A program of the integer dialect.
 
-    Returns
-    -------
-    int
-
     Raises
     ------
     LoweringError
@@ -159,10 +155,6 @@ def analyse_ranges(
     max_seq_len : int, optional
         Longest sequence the proof shall cover where the length is symbolic; by default the
         longest one that the model's positions allow.
-
-    Returns
-    -------
-    RangeReport
 
     Raises
     ------

@@ -82,10 +82,6 @@ def read_program(module: IRModule, function: str = "main") -> Program:
     function : str
         Name of the function.
 
-    Returns
-    -------
-    Program
-
     Raises
     ------
     LoweringError

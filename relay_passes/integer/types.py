@@ -60,10 +60,6 @@ def rows_of(shape: tuple[int, ...], rows_per_token: int = 1) -> tuple[int, int]:
         Static.
     rows_per_token : int
         Runs of channels, a divisor of them, that are rows of their own.
-
-    Returns
-    -------
-    tuple of int
     """
     *leading, channels = shape
     return prod(leading) * rows_per_token, channels // rows_per_token

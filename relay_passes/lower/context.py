@@ -79,10 +79,6 @@ class LoweringContext:
             differently), as does one that is called like a value.
         array : numpy.ndarray
             An integer array.
-
-        Returns
-        -------
-        relax.Var
         """
         base, count = name, 1
         while name in self.parameters or name in self._reserved:
@@ -285,10 +281,6 @@ def symbolic_inputs(
         Number of its inputs.
     images : mapping of str to ActivationQuant
         The 8-bit form of each input that holds pixels; those are integers from here on.
-
-    Returns
-    -------
-    list of relax.Var
     """
     result = []
     for p in function.params[:count]:

@@ -73,10 +73,6 @@ def lower_to_integer(
     table : QuantizationTable
         Scales and integer weights; also names the preset.
 
-    Returns
-    -------
-    LoweredModel
-
     Raises
     ------
     CanonicalError

@@ -201,10 +201,6 @@ def live_calls(module: tvm.IRModule) -> list[tuple[relax.Var, relax.Call]]:
     ----------
     module : tvm.IRModule
         A canonical module.
-
-    Returns
-    -------
-    list of tuple of (relax.Var, relax.Call)
     """
     wanted = set(output_fields(main_function(module)))
     kept = []
@@ -240,10 +236,6 @@ def output_names(module: tvm.IRModule) -> list[str]:
     ----------
     module : tvm.IRModule
         A canonical module.
-
-    Returns
-    -------
-    list of str
 
     Raises
     ------

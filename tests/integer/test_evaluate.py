@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tvm import relax
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import LoweringError, RangeError
 from ibert_tvm.relay_passes.integer.arrays import exact_matmul
 from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
+from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 
 
 def inputs(batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -161,8 +163,6 @@ def test_an_unknown_function_is_refused(encoder, messages) -> None:
 
 
 def test_a_foreign_operator_is_refused(builder) -> None:
-    from tvm import relax
-
     module = builder.module(lambda b: b.block.emit(relax.op.add(b.ids, b.ids), "odd"))
     with pytest.raises(LoweringError) as caught:
         evaluate(module, inputs(1, 2), {})
@@ -171,3 +171,27 @@ def test_a_foreign_operator_is_refused(builder) -> None:
         "Call is not a call of an integer operator\n  where: main, binding 'odd'"
     )
     assert text.endswith("what to do: lower this operator to the integer dialect")
+
+
+def test_what_a_body_refuses_names_the_operator(messages) -> None:
+    x = relax.Var("x", relax.TensorType([1, 2, 4], "int8"))
+    multiplier = relax.Var("multiplier", relax.TensorType([1], "int16"))
+    bias = relax.Var("bias", relax.TensorType([1, 3], "int32"))
+    stored = {"shift": 1, "low": -9, "high": 9}
+    call = integer.attention(
+        *(x, x, x, None, multiplier),
+        bias=bias,
+        name="self",
+        num_heads=2,
+        softmax="short",
+        exponential=ShortExponential.from_scale(1e-3),
+        **stored,
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, multiplier, bias], attrs={"num_input": 1}):
+        with builder.dataflow():
+            out = builder.emit_output(builder.emit(call))
+        builder.emit_func_output(out)
+    arrays = {"multiplier": np.ones(1, np.int16), "bias": np.full((1, 3), 2**30, np.int32)}
+    with messages.raises(RangeError):
+        evaluate(builder.get(), {"x": np.zeros((1, 2, 4), np.int8)}, arrays)

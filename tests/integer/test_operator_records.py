@@ -26,6 +26,7 @@ from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.integer.traits import Traits
 from ibert_tvm.relay_passes.integer.types import TensorType
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import GELU
@@ -35,7 +36,6 @@ from ibert_tvm.relay_passes.spec.released import ReleasedExponential, ReleasedLa
 from ibert_tvm.relay_passes.spec.score_cap import ScoreCap
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
-from tests.integer.unbounded import check_unbounded
 
 SHORT = ShortExponential.from_scale(1e-3)
 CAP = ScoreCap.from_scale(1e-3, 50.0)

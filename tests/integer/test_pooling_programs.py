@@ -11,6 +11,7 @@ from tvm import relax
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.pack_tokens import PackTokens
 from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
@@ -18,7 +19,6 @@ from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from tests.examples import examples
-from tests.integer.unbounded import check_unbounded
 from tests.passes.execution import Compiled, inputs_of
 from tests.passes.models import ProgramBuilder
 from tests.passes.small import CHANNELS, small_program

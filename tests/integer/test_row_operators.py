@@ -12,9 +12,9 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import LoweringError, RangeError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from tests.examples import examples
-from tests.integer.unbounded import check_unbounded
 from tests.passes.execution import Compiled, inputs_of
 from tests.passes.models import ProgramBuilder
 from tests.passes.small import CHANNELS, small_program

@@ -22,6 +22,7 @@ from ibert_tvm.relay_passes.integer.operator import Elementwise, Operator
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.traits import Traits
 from ibert_tvm.relay_passes.integer.types import NARROW, TensorType
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.relay_passes.spec.values import clamp, floor_divide, maximum
 from ibert_tvm.schedules import schedule_kernel
@@ -31,7 +32,6 @@ from tests.arm.row_kernels import RowKernel, _Program
 from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
-from tests.integer.unbounded import check_unbounded
 from tests.passes.execution import Compiled, inputs_of
 from tests.passes.small import kernels, small_program
 from tests.twins import runnable_target

@@ -14,7 +14,7 @@ from ibert_tvm.relay_passes.dialect.types import SymbolicDim, TensorType
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from tests.integer.unbounded import check_unbounded
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 
 BATCH = tirx.Var("batch", "int64")
 SIDES = ("height", "width", "stride_down", "stride_across", "top", "bottom", "left", "right")

@@ -25,21 +25,10 @@ def test_linear_layers_and_both_products_of_attention_are_counted_and_nothing_el
     with builder.function("main", [x, weight, bias, mask, one]):
         with builder.dataflow():
             linear = builder.emit(integer.linear(x, weight, bias, name="fc"))
+            given = {"softmax": "short", "exponential": ShortExponential.from_scale(1e-3)}
+            given |= {"num_heads": HEADS, "shift": 7, "low": -127, "high": 127}
             attended = builder.emit(
-                integer.attention(
-                    x,
-                    x,
-                    x,
-                    mask,
-                    one,
-                    name="attention",
-                    num_heads=HEADS,
-                    softmax="short",
-                    exponential=ShortExponential.from_scale(1e-3),
-                    shift=7,
-                    low=-127,
-                    high=127,
-                )
+                integer.attention(x, x, x, mask, one, name="attention", **given)
             )
             rectified = builder.emit(integer.relu(attended, name="relu"))
             output = builder.emit_output(relax.Tuple([linear, rectified]))

@@ -10,8 +10,8 @@ import pytest
 from ibert_tvm.frontend import ModelSourceError, load
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from tests.examples import examples
-from tests.integer.unbounded import check_unbounded
 from tests.integration.convolution_model import (
     MODELS,
     PRESETS,

@@ -11,6 +11,7 @@ from tvm import tirx
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import (
     IntegerProgram,
     TargetKind,
@@ -24,7 +25,6 @@ from ibert_tvm.schedules.cuda.fallback import FallbackRule
 from ibert_tvm.targets import get_target
 from tests.examples import examples
 from tests.frontend.gated_modules import gated
-from tests.integer.unbounded import check_unbounded
 from tests.integration.gated_model import MODELS, gated_model, inputs
 from tests.integration.whole_models import assert_bit_exact, build_library
 from tests.passes.small import kernels

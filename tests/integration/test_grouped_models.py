@@ -14,6 +14,7 @@ from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import (
     IntegerProgram,
     TargetKind,
@@ -30,7 +31,6 @@ from tests.cache import quantised_once
 from tests.cuda.gpu_models import build, check
 from tests.examples import examples
 from tests.frontend.grouped_modules import VOCABULARY, Grouped, grouped
-from tests.integer.unbounded import check_unbounded
 from tests.integration.gated_model import inputs
 from tests.integration.whole_models import assert_bit_exact, build_library
 from tests.passes.small import kernels

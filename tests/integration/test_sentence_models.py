@@ -9,8 +9,8 @@ import pytest
 
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from tests.examples import examples
-from tests.integer.unbounded import check_unbounded
 from tests.integration.sentence_model import MODULES, inputs, sentence_model
 from tests.integration.whole_models import assert_bit_exact, build_library
 

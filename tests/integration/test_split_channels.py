@@ -10,9 +10,9 @@ import pytest
 from ibert_tvm.relay_passes.integer.operators.channels import GatherChannels
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.repeat_rows import RepeatRows
-from tests.integer.unbounded import check_unbounded
 from tests.integration.split_model import inputs, split_model
 from tests.integration.whole_models import assert_bit_exact, build_library
 

@@ -9,11 +9,11 @@ import pytest
 
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.pack_tokens import PackTokens
 from tests.examples import examples
 from tests.frontend.token_modules import made
-from tests.integer.unbounded import check_unbounded
 from tests.integration.token_model import MODELS, TOKENS, float_inputs, inputs, token_model
 from tests.integration.whole_models import assert_bit_exact, build_library
 

@@ -9,10 +9,10 @@ import pytest
 import ibert_tvm as ibert
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.targets import get_target
 from tests.examples import examples
-from tests.integer.unbounded import check_unbounded
 from tests.integration.row_scale_models import inputs, wide_model
 from tests.integration.whole_models import assert_bit_exact
 from tests.passes.small import kernels

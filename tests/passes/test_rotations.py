@@ -15,6 +15,7 @@ from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges, longest_sequence
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import (
     IntegerProgram,
     TargetKind,
@@ -27,7 +28,6 @@ from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.targets import get_target
 from tests.cuda.gpu_models import as_model, build
 from tests.examples import examples
-from tests.integer.unbounded import check_unbounded
 from tests.integration.whole_models import assert_bit_exact
 from tests.passes.execution import Compiled
 from tests.passes.small import CHANNELS, UNPACKED, calls, kernels, small_program
