@@ -1,4 +1,4 @@
-"""The rules of the preset ``released``: what they emit, and what they refuse."""
+"""The rules of the preset ``released``: what they refuse, and what no golden model shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.errors import LoweringError
-from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
 from ibert_tvm.relay_passes.lower.rule import rules_of
 from ibert_tvm.relay_passes.quantization_table import (
@@ -73,54 +72,6 @@ def block_with(rows=(), **window):
         norm_shifts={"n": 3},
     )
     return module, arrays, table
-
-
-def test_every_rule_emits_the_released_operators(block):
-    module, arrays, table = block
-    program = read_program(lower_to_integer(module, arrays, table).module)
-    names = {step.name for step in program.steps}
-    shown = [
-        (
-            step.name,
-            step.operator.OP.removeprefix("integer."),
-            [value for value in step.operands.values() if value in names],
-        )
-        for step in program.steps
-    ]
-    assert shown[:16] == [
-        ("x", "embedding", []),
-        ("x.matmul", "requantise_even", ["x"]),
-        ("q", "linear", ["x.matmul"]),
-        ("k", "linear", ["x.matmul"]),
-        ("v", "linear", ["x.matmul"]),
-        ("q.matmul", "requantise_even", ["q"]),
-        ("k.matmul", "requantise_even", ["k"]),
-        ("v.matmul", "requantise_even", ["v"]),
-        ("c", "attention", ["q.matmul", "k.matmul", "v.matmul"]),
-        ("c.matmul", "requantise_even", ["c"]),
-        # Both terms are the 8-bit values that matrix products read; the sum alone is clamped.
-        ("c.for.s", "requantise_even", ["c.matmul"]),
-        ("x.for.s", "requantise_even", ["x.matmul"]),
-        ("s.sum", "add", ["c.for.s", "x.for.s"]),
-        ("s", "requantise_even", ["s.sum"]),
-        ("n.normalised", "released_layer_norm", ["s"]),
-        # The grid first, the operand from it: two roundings, as released.
-        ("n.grid", "requantise_even", ["n.normalised"]),
-    ]
-    assert shown[16:20] == [
-        ("n.matmul", "requantise_even", ["n.grid"]),
-        ("up", "linear", ["n.matmul"]),
-        ("g", "gelu_paper", ["up"]),
-        ("g.grid", "requantise_even", ["g"]),
-    ]
-    attributes = {step.name: step.operator for step in program.steps}
-    assert attributes["n.normalised"].constants.shift == 3
-    assert (attributes["s"].low, attributes["s"].high, attributes["s"].split) == (
-        -(2**21),
-        2**21 - 1,
-        0,
-    )
-    assert (attributes["c"].shift, attributes["c"].dtype) == (0, "int32")
 
 
 def test_biases_are_rounded_in_float32_halves_to_even(block):
