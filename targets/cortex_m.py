@@ -94,6 +94,9 @@ CORTEX_M55 = replace(
     whole_vectors=True,
     retry_options=("-disable-machine-licm",),
     microkernels=("mve.c",),
+    # GCC has vector instructions in assembly only where values may be passed in them, and takes
+    # integer ones alone if there is no floating-point unit.
+    microkernel_flags=("-mcpu=cortex-m55+nofp", "-mfloat-abi=softfp"),
 )
 
 CORTEX_M = (CORTEX_M0, CORTEX_M3, CORTEX_M4, CORTEX_M55)

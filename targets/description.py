@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .machines import Emulator, Linux, Machine, Toolchain
+from .machines import Emulator, Machine, Toolchain
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,8 @@ class TargetDescription:
         Whether schedules vectorise sums over a row, because the compiler does it badly.
     microkernels
         Files in ``targets/microkernels`` whose functions the kernels of `dot` call.
+    microkernel_flags
+        Flags that the compiler takes for these files besides `compiler_flags`.
     scalar_instructions
         LLVM intrinsics of instructions on single numbers, by what they do: ``"multiply_add"`` (a b
         + c of 16-bit factors), ``"saturate"`` (to so many bits). Without one, arithmetic is used.
@@ -182,6 +184,7 @@ class TargetDescription:
     retry_options: tuple[str, ...] = ()
     explicit_row_sums: bool = False
     microkernels: tuple[str, ...] = ()
+    microkernel_flags: tuple[str, ...] = ()
     float_abi: str = ""
     compiler_flags: tuple[str, ...] = ()
     emulated: str = ""
@@ -212,7 +215,7 @@ class TargetDescription:
     @property
     def system(self) -> str:
         """``"linux"``, or ``"bare-metal"`` where there is no operating system."""
-        return "linux" if isinstance(self.machine.system, Linux) else "bare-metal"
+        return self.machine.system.kind
 
     @property
     def runtimes(self) -> tuple[str, ...]:

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .binutils import binary_tool
 from .description import TargetDescription
-from .linking import run_tool
+from .linking import Tools
 from .machines import Function, Instruction
 
 _FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:$")
@@ -24,11 +23,12 @@ def disassemble(paths: Sequence[Path], description: TargetDescription) -> str:
     TargetError
         If the target's disassembler is missing or fails.
     """
-    command = [binary_tool(description, "objdump"), "-d", "-z", "--no-show-raw-insn"]
+    tools = Tools(description)
+    command = [tools.binary("objdump"), "-d", "-z", "--no-show-raw-insn"]
     command += description.machine.objdump_options(description.llvm_features)
     command += (str(path.resolve()) for path in paths)
     todo = "check the toolchain; see `ibert doctor`"
-    return run_tool(command, None, "cannot disassemble the code", description, todo)
+    return tools.run(command, None, "cannot disassemble the code", todo)
 
 
 def parse(listing: str) -> Iterator[Function]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from ibert_tvm.common.errors import TargetError
 
 from .description import TargetDescription
+from .elf import opened
 from .machines import FloatUse, Machine
 
 
@@ -58,10 +59,7 @@ def elf_facts(path: Path, expected: Machine) -> ElfFacts:
     elftools.common.exceptions.ELFError
         If it is none of them.
     """
-    from elftools.elf.elffile import ELFFile
-
-    with path.open("rb") as stream:
-        elf = ELFFile(stream)
+    with opened(path) as elf:
         facts = ElfFacts(elf["e_machine"], elf.elfclass, elf.little_endian)
         if facts.machine != expected.elf_machine or expected.float_use is None:
             return facts

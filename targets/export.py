@@ -13,7 +13,7 @@ The library is an ordinary TVM module (``tvm.runtime.load_module`` loads it) wit
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,9 @@ from ibert_tvm.common.strict_json import JsonObject
 from .description import TargetDescription
 from .elf_check import check_elf
 from .library_check import LibraryCheck, check_library
-from .linking import kept_in_memory, replacing, run_tool, unwritable
+from .linking import Tools, kept_in_memory, replacing, unwritable
 from .registry import check_runtime
 from .seal import seal_library
-from .toolchain import find_linker
 from .weights import (
     METADATA_ASSEMBLY,
     METADATA_FILE,
@@ -132,7 +131,7 @@ def export_library(
         processor or cannot be loaded; or if the target has no TVM runtime.
     """
     check_runtime(description, "tvm")
-    linker = find_linker(description)
+    tools = Tools(description)
     with replacing(path, "model.so") as work:
         try:
             _write_sources(work, parameters, metadata)
@@ -143,26 +142,20 @@ def export_library(
         for source, what in _SOURCES.items():
             objects.append(f"{Path(source).stem}.o")
             flags = compiled if source.endswith(".c") else ()
-            run_tool([*linker, "-c", *flags, source, "-o", objects[-1]], work, what, description)
+            tools.compile(["-c", *flags, source, "-o", objects[-1]], work, what)
 
         def link(output: str, objects: list[str], **_: object) -> None:
             # --gc-sections drops the half-float conversions that TVM adds to every module: nothing
             # calls them, and no floating-point instruction shall be left in the library.
             flags = [
-                "--version-script=exports.map",
-                "--gc-sections",
-                *(f"--undefined={symbol}" for symbol in _OUR_SYMBOLS),
+                *("-Wl,--version-script=exports.map", "-Wl,--gc-sections"),
+                *(f"-Wl,--undefined={symbol}" for symbol in _OUR_SYMBOLS),
             ]
-            command = [*linker, "-shared", "-fPIC", "-o", output, *objects, "-pthread"]
-            run_tool(
-                [*command, *(f"-Wl,{flag}" for flag in flags)],
-                work,
-                "cannot link the library",
-                description,
-            )
+            arguments = ["-shared", "-fPIC", "-o", output, *objects, "-pthread", *flags]
+            tools.compile(arguments, work, "cannot link the library")
 
         def pack(module: tvm.runtime.Module, *_: object) -> str:
-            return pack_device_code(module, device, work, linker, description)
+            return pack_device_code(module, device, work, tools)
 
         # Names that TVM gives the objects of a module, and of what it imports.
         with kept_in_memory(work / "lib0.o", work / "devc.o"):
@@ -185,11 +178,7 @@ def export_library(
 
 
 def pack_device_code(
-    module: tvm.runtime.Module,
-    device: DeviceCode | None,
-    work: Path,
-    linker: Sequence[str],
-    description: TargetDescription,
+    module: tvm.runtime.Module, device: DeviceCode | None, work: Path, tools: Tools
 ) -> str:
     """Object file with what TVM's runtime loads besides the library's own functions."""
     import tvm_ffi
@@ -201,10 +190,6 @@ def pack_device_code(
     packed = tvm_ffi.get_global_func("runtime.ModulePackImportsToTensor")(module)
     symbol = str(tvm_ffi.get_global_func("runtime.ModuleImportsBlobName")())
     assembly = write_modules(packed.numpy().tobytes(), device, symbol, work)
-    run_tool(
-        [*linker, "-c", assembly.name, "-o", "modules.o"],
-        work,
-        "cannot assemble the device code",
-        description,
-    )
+    arguments = ["-c", assembly.name, "-o", "modules.o"]
+    tools.compile(arguments, work, "cannot assemble the device code")
     return str(work / "modules.o")

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .description import TargetDescription
-from .linking import run_tool
-from .toolchain import find_linker
+from .linking import Tools
 
 if TYPE_CHECKING:
     from tvm import tirx
@@ -38,12 +37,11 @@ def build_kernel(kernel: tirx.PrimFunc, description: TargetDescription, path: Pa
     name = str(kernel.attrs["global_symbol"])
     module = tvm.IRModule({name: kernel})
     target = tvm.target.Target(dict(description.tvm_target))
-    linker = find_linker(description)
-    doing = f"cannot link the kernel {name}"
+    tools = Tools(description)
 
     def link(output: str, objects: list[str], **_: object) -> None:
-        command = [*linker, "-shared", "-fPIC", "-o", output, *objects, "-pthread"]
-        run_tool(command, path.parent, doing, description)
+        arguments = ["-shared", "-fPIC", "-o", output, *objects, "-pthread"]
+        tools.compile(arguments, path.parent, f"cannot link the kernel {name}")
 
     if description.gpu is None:
         library = tvm.compile(module, target=target, tir_pipeline=cpu_pipeline(description))
@@ -63,7 +61,7 @@ def build_kernel(kernel: tirx.PrimFunc, description: TargetDescription, path: Pa
         work = Path(folder)
 
         def pack(modules: tvm.runtime.Module, *_: object) -> str:
-            return pack_device_code(modules, device, work, linker, description)
+            return pack_device_code(modules, device, work, tools)
 
         library.export_library(
             str(path), fcompile=link, fpack_imports=pack, workspace_dir=str(work)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .description import TargetDescription
 from .disassembly import disassemble, is_unknown, parse
+from .elf import opened, symbols
 from .machines import Instruction
 
 _PREFIX = re.compile(
@@ -75,15 +76,11 @@ def audit_code(
     Parameters, results and errors are those of `audit_library`.
     """
     audit = read_listing(disassemble(paths, description), description, layers)
-    symbols: set[str] = set()
-    needed: list[str] = []
-    for path in paths:
-        named, linked = _symbols(path)
-        symbols |= named
-        needed += linked
-    helpers = sorted(name for name in symbols if description.machine.is_float_function(name))
+    names = {one.name for path in paths for one in symbols(path, ".symtab", ".dynsym")}
+    helpers = sorted(name for name in names if description.machine.is_float_function(name))
+    needed = tuple(name for path in paths for name in _needed(path))
     found = tuple(f"{name}: a library function of floating point" for name in helpers)
-    return LibraryAudit(audit.instructions, (*audit.findings, *found), tuple(needed))
+    return LibraryAudit(audit.instructions, (*audit.findings, *found), needed)
 
 
 def read_listing(
@@ -140,14 +137,8 @@ def _with_layer(function: str, layers: Mapping[str, str]) -> str:
     return f"{function} of layer {layers[kernel]}" if kernel else function
 
 
-def _symbols(path: Path) -> tuple[set[str], list[str]]:
-    """Names of everything that a file holds or calls, and the libraries that it is linked with."""
-    from elftools.elf.elffile import ELFFile
-
-    with path.open("rb") as stream:
-        elf = ELFFile(stream)
-        tables = map(elf.get_section_by_name, (".symtab", ".dynsym"))
-        names = {symbol.name for table in tables if table for symbol in table.iter_symbols()}
+def _needed(path: Path) -> list[str]:
+    """The libraries that a file is linked with."""
+    with opened(path) as elf:
         dynamic = elf.get_section_by_name(".dynamic")
-        tags = [] if dynamic is None else dynamic.iter_tags("DT_NEEDED")
-        return names, [tag.needed for tag in tags]
+        return [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")] if dynamic else []

@@ -17,9 +17,10 @@ from pathlib import Path
 from ibert_tvm.common.errors import TargetError
 
 from .description import TargetDescription
+from .elf import is_undefined, symbols
 from .elf_check import check_elf
 from .emulation import emulator_command, run_program, runs_here
-from .linking import run_tool
+from .linking import Tools
 from .toolchain import find_linker
 
 _LOADER = Path(__file__).with_name("loader.c")
@@ -39,7 +40,7 @@ class LibraryCheck:
         an error, not a result.
     by
         What loaded it: the emulator with its processor, or ``this machine``; empty if nothing did.
-    symbols
+    wanted
         How many symbols were looked up.
     reason, todo
         Why it was not loaded, and what would make it possible; empty if it was.
@@ -64,7 +65,7 @@ class LibraryCheck:
 def check_library(
     path: Path,
     description: TargetDescription,
-    symbols: Sequence[str],
+    wanted: Sequence[str],
     *,
     required: bool = False,
 ) -> LibraryCheck:
@@ -76,7 +77,7 @@ def check_library(
         The linked library, in a folder that may be written to.
     description
         What it was linked for.
-    symbols
+    wanted
         What a runtime looks up in it.
     required
         Whether it is an error if nothing here can load it.
@@ -102,7 +103,7 @@ def check_library(
     with tempfile.TemporaryDirectory(prefix=".check.", dir=path.parent) as folder:
         work = Path(folder).resolve()
         loader = _build_loader(work, path, description)
-        done = run_program([*prefix, str(loader), str(path.resolve()), *symbols], _LOAD_SECONDS)
+        done = run_program([*prefix, str(loader), str(path.resolve()), *wanted], _LOAD_SECONDS)
     by = _runner(description)
     if done.returncode != 0:
         raise TargetError(
@@ -111,7 +112,7 @@ def check_library(
             why=_complaint(done, path),
             todo="check that the C toolchain works for this target; see `ibert doctor`",
         )
-    return LibraryCheck(True, by, len(symbols))
+    return LibraryCheck(True, by, len(wanted))
 
 
 def sysroot_of(description: TargetDescription) -> Path | None:
@@ -155,26 +156,22 @@ def _build_loader(work: Path, library: Path, description: TargetDescription) -> 
         _check_runtime_has(name, library, description)
         lines.append(f"void {name}(void) {{ abort(); }}")
     (work / "runtime.c").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    command = [*find_linker(description), "-O1", "-rdynamic", "loader.c", "runtime.c"]
-    run_tool([*command, "-o", "loader", "-ldl"], work, "cannot compile the loader", description)
+    arguments = ["-O1", "-rdynamic", "loader.c", "runtime.c", "-o", "loader", "-ldl"]
+    Tools(description).compile(arguments, work, "cannot compile the loader")
     return work / "loader"
 
 
 def _open_symbols(library: Path) -> list[str]:
     """Functions of TVM's C interface that the library expects of whoever loads it."""
-    from elftools.elf.elffile import ELFFile
-
-    with library.open("rb") as stream:
-        table = ELFFile(stream).get_section_by_name(".dynsym")
-        return sorted(
-            {
-                symbol.name
-                for symbol in (table.iter_symbols() if table else ())
-                if symbol["st_shndx"] == "SHN_UNDEF"
-                and symbol["st_info"]["bind"] == "STB_GLOBAL"
-                and symbol.name.startswith(_RUNTIME_PREFIX)
-            }
-        )
+    return sorted(
+        {
+            symbol.name
+            for symbol in symbols(library, ".dynsym")
+            if is_undefined(symbol)
+            and symbol["st_info"]["bind"] == "STB_GLOBAL"
+            and symbol.name.startswith(_RUNTIME_PREFIX)
+        }
+    )
 
 
 def _check_runtime_has(name: str, library: Path, description: TargetDescription) -> None:

@@ -1,49 +1,88 @@
-"""Running the tools that assemble and link, and checking what they leave."""
+"""The programs that assemble and link, and the files that they leave."""
 
 from __future__ import annotations
 
+import functools
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ibert_tvm.common.errors import TargetError
 from ibert_tvm.common.files import store, workspace
 
 from .description import TargetDescription
-from .programs import output_of
+from .programs import output_of, run
+from .toolchain import find_linker
+
+_TODO = "check that the C toolchain works for this target; see `ibert doctor`"
 
 
-def run_tool(
-    command: Sequence[str],
-    folder: Path | None,
-    what: str,
-    description: TargetDescription,
-    todo: str = "check that the C toolchain works for this target; see `ibert doctor`",
-    error: type[TargetError] = TargetError,
-) -> str:
-    """Run a tool of the toolchain inside a folder; return what it printed.
+@dataclass(frozen=True)
+class Tools:
+    """The toolchain of a target: its C compiler, which assembles and links too, and its binutils.
 
-    Parameters
-    ----------
-    command
-        Program and arguments.
-    folder
-        Working directory.
-    what
-        What failed if it fails, for the error.
-    description
-        The target, for the error.
-    todo, error
-        What the user can do, and the class of the error.
-
-    Raises
-    ------
-    TargetError
-        With the tool's own words, if it ends with another status than 0.
+    A missing program is a TargetError that names the Debian package; so is one that fails, with its
+    own words.
     """
-    where = f"target {description.name!r}, command: {' '.join(command[:4])} ..."
-    return output_of(command, what=what, where=where, todo=todo, folder=folder, error=error)
+
+    description: TargetDescription
+
+    @cached_property
+    def compiler(self) -> tuple[str, ...]:
+        """Command of the compiler, see `find_linker`."""
+        return find_linker(self.description)
+
+    def binary(self, name: str) -> str:
+        """Path of a program of binutils, such as ``objdump``, that belongs to the compiler."""
+        path = shutil.which(_asked(self.compiler, name) or name)
+        if path is None:
+            toolchain = self.description.toolchain
+            raise TargetError(
+                what=f"no {name} for target {self.description.name!r}",
+                where=f"PATH (asked {self.compiler[0]})",
+                why="programs are put together, and checked, with the toolchain's own tools",
+                todo="install it (Debian: apt-get install "
+                f"{toolchain.package if toolchain else 'binutils'})",
+            )
+        return path
+
+    def run(
+        self,
+        command: Sequence[str],
+        folder: Path | None,
+        what: str,
+        todo: str = _TODO,
+        error: type[TargetError] = TargetError,
+    ) -> str:
+        """Run a program inside a folder; return what it printed.
+
+        Parameters
+        ----------
+        command
+            Program and arguments.
+        folder
+            Working directory.
+        what
+            What failed if it fails.
+        todo, error
+            What the user can do then, and the class of the error.
+        """
+        where = f"target {self.description.name!r}, command: {' '.join(command[:4])} ..."
+        return output_of(command, what=what, where=where, todo=todo, folder=folder, error=error)
+
+    def compile(self, arguments: Sequence[str], folder: Path, what: str) -> None:
+        """Run the compiler."""
+        self.run([*self.compiler, *arguments], folder, what)
+
+
+@functools.cache
+def _asked(compiler: tuple[str, ...], name: str) -> str:
+    """What the compiler answers: a path, or the name where it knows none."""
+    return run([*compiler, f"-print-prog-name={name}"]).stdout.strip()
 
 
 def unwritable(path: Path, error: OSError) -> TargetError:

@@ -19,8 +19,7 @@ from ibert_tvm.common.errors import TargetError
 from .description import TargetDescription
 from .emulation import emulator_command, run_program
 from .library_check import sysroot_of
-from .linking import run_tool
-from .toolchain import find_linker
+from .linking import Tools
 
 _RUNNER = Path(__file__).with_name("runner.c")
 
@@ -55,8 +54,8 @@ class Runner:
         self._folder = tempfile.TemporaryDirectory(prefix="ibert-runner-")
         self._work = Path(self._folder.name)
         (self._work / "runner.c").write_bytes(_RUNNER.read_bytes())
-        compiler = [*find_linker(description), "-O1", "runner.c", "-o", "runner", "-ldl"]
-        run_tool(compiler, self._work, "cannot compile the runner", description)
+        arguments = ["-O1", "runner.c", "-o", "runner", "-ldl"]
+        Tools(description).compile(arguments, self._work, "cannot compile the runner")
 
     def run(
         self,

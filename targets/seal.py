@@ -7,6 +7,8 @@ from pathlib import Path
 from ibert_tvm.common.errors import TargetError
 from ibert_tvm.common.file_seal import Part, append_seal
 
+from .elf import opened
+
 _MOST_SECTIONS = 4096
 _DAMAGED = (*(ValueError, TypeError, LookupError, AttributeError, ArithmeticError), MemoryError)
 BETWEEN = "headers and padding"
@@ -28,12 +30,10 @@ def seal_library(path: Path) -> None:
         or if the seal cannot be written.
     """
     from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
 
     end = path.stat().st_size
     try:
-        with path.open("rb") as stream:
-            elf = ELFFile(stream)
+        with opened(path) as elf:
             if elf.num_sections() > _MOST_SECTIONS:
                 raise ELFError(f"{elf.num_sections()} sections")
             sections = sorted(

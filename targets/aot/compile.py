@@ -22,16 +22,6 @@ from .model import BareCall, BareFunction, BareKernel, BareModel, KernelParamete
 from .objects import kernel_object
 from .peak import arena_peak
 
-_ALIGNMENTS = {"bare-metal": 16}
-_DEFAULT_ALIGNMENT = 64  # a cache line, and the widest vector
-# Microkernels go to shared libraries under an operating system; nothing there unwinds them.
-_SHARED_FLAGS = {"linux": ("-fPIC", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables")}
-
-
-def arena_alignment(description: TargetDescription) -> int:
-    """Alignment of the arena, of every value in it and of every weight, in bytes."""
-    return _ALIGNMENTS.get(description.system, _DEFAULT_ALIGNMENT)
-
 
 def portable_description(description: TargetDescription) -> TargetDescription:
     """The same target without anything that C has no word for: instructions and vectors.
@@ -80,7 +70,7 @@ def compile_bare(
         If a kernel calls a function that code without runtime does not have, or the module holds
         anything but kernel calls.
     """
-    alignment = arena_alignment(description)
+    alignment = description.machine.system.alignment
     graphs = [read_function(shape.name, module[shape.name]) for shape in interface.functions]
     prefix = interface.prefix
     signatures = _signatures(graphs, alignment, prefix)
@@ -109,7 +99,7 @@ def compile_bare(
         weights=weights,
         weight_bytes=weight_bytes,
         parameters=parameters,
-        support=compile_microkernels(description, _SHARED_FLAGS.get(description.system, ())),
+        support=compile_microkernels(description, description.machine.system.object_flags),
         support_sources=microkernel_sources(description),
         header=header_text(interface, sizes, title),
         driver_c=driver_text(Program(interface, tuple(placed), kernels, weights)),

@@ -16,9 +16,8 @@ from ibert_tvm.common.strict_json import JsonObject
 
 from ..description import TargetDescription
 from ..library_check import LibraryCheck, check_library
-from ..linking import replacing, run_tool, unwritable
+from ..linking import Tools, replacing, unwritable
 from ..seal import seal_library
-from ..toolchain import find_linker
 from ..weights import METADATA_ASSEMBLY, METADATA_FILE, write_weights
 from .header import ABI_VERSION, GENERATED
 from .model import BareModel
@@ -121,7 +120,7 @@ def export_bare_library(
         If the directory cannot be written, a tool is missing or fails, the result is for another
         processor, or a file that is no generated header is in the header's place.
     """
-    linker = find_linker(description)
+    tools = Tools(description)
     header = header_path(path)
     _check_replaceable(header)
     with replacing(header, header.name) as folder:
@@ -129,7 +128,7 @@ def export_bare_library(
             (folder / header.name).write_text(model.header, encoding="utf-8")
         except OSError as error:
             raise unwritable(header, error) from error
-        return _link(model, metadata, description, linker, path, require_load)
+        return _link(model, metadata, tools, path, require_load)
 
 
 def header_path(path: Path) -> Path:
@@ -154,38 +153,28 @@ def _check_replaceable(header: Path) -> None:
 
 
 def _link(
-    model: BareModel,
-    metadata: JsonObject,
-    description: TargetDescription,
-    linker: tuple[str, ...],
-    path: Path,
-    require_load: bool,
+    model: BareModel, metadata: JsonObject, tools: Tools, path: Path, require_load: bool
 ) -> LibraryCheck:
+    description, prefix = tools.description, model.interface.prefix
     with replacing(path, _NAME) as work:
         try:
             objects = _write_sources(model, metadata, work)
         except OSError as error:
             raise unwritable(path, error) from error
-        command = [*linker, "-c", "weights.s", "-o", "weights.o"]
-        run_tool(command, work, "cannot assemble the weights", description)
-        flags = [*_DRIVER_FLAGS, f"-D{model.interface.prefix.upper()}_SHARED_LIBRARY"]
+        assembling = ["-c", "weights.s", "-o", "weights.o"]
+        tools.compile(assembling, work, "cannot assemble the weights")
+        flags = [*_DRIVER_FLAGS, f"-D{prefix.upper()}_SHARED_LIBRARY"]
         flags += description.machine.general_registers
-        command = [*linker, "-c", *flags, "driver.c", "-o", "driver.o"]
-        run_tool(command, work, "cannot compile the driver", description)
-        link_flags = [
-            "--version-script=exports.map",
-            "--gc-sections",
-            "--as-needed",
-            "-z,defs",
-            "-z,noexecstack",
-            *(f"--undefined={name}" for name in _DATA_SYMBOLS),
-        ]
-        command = [
-            *(*linker, "-shared", "-fPIC", "-nostartfiles", "-o", _NAME),
+        compiling = ["-c", *flags, "driver.c", "-o", "driver.o"]
+        tools.compile(compiling, work, "cannot compile the driver")
+        linking = [
+            *("-shared", "-fPIC", "-nostartfiles", "-o", _NAME),
             *("driver.o", "weights.o", *objects),
-            *(f"-Wl,{flag}" for flag in link_flags),
+            *("-Wl,--version-script=exports.map", "-Wl,--gc-sections", "-Wl,--as-needed"),
+            *("-Wl,-z,defs", "-Wl,-z,noexecstack"),
+            *(f"-Wl,--undefined={name}" for name in _DATA_SYMBOLS),
         ]
-        run_tool(command, work, "cannot link the library", description)
+        tools.compile(linking, work, "cannot link the library")
         symbols = [*api_functions(model), *_DATA_SYMBOLS]
         check = check_library(work / _NAME, description, symbols, required=require_load)
         seal_library(work / _NAME)

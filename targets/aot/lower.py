@@ -22,13 +22,6 @@ from ..pipeline import kernel_passes
 from ..stack_buffers import static_bytes
 from .model import KernelParameter
 
-# Larger buffers go to the workspace: a microcontroller has a kilobyte or two of stack, and a thread
-# under Linux may have been given few. What is smaller mostly becomes registers.
-_LARGEST_STACK_BUFFER = {"bare-metal": 64}
-_LARGEST_STACK_BUFFER_DEFAULT = 4096
-_WORKSPACE_ALIGNMENT = {"bare-metal": 16}
-_WORKSPACE_ALIGNMENT_DEFAULT = 64
-
 
 @dataclass(frozen=True)
 class KernelSignature:
@@ -166,9 +159,9 @@ class _Lift:
 
     def __init__(self, workspace: tirx.Var, description: TargetDescription) -> None:
         self.bytes = tirx.decl_buffer((1,), "uint8", "workspace_bytes", data=workspace)
-        system = description.system
-        self.limit = _LARGEST_STACK_BUFFER.get(system, _LARGEST_STACK_BUFFER_DEFAULT)
-        self.alignment = _WORKSPACE_ALIGNMENT.get(system, _WORKSPACE_ALIGNMENT_DEFAULT)
+        system = description.machine.system
+        # What is smaller mostly becomes registers.
+        self.limit, self.alignment = system.stack_buffer_bytes, system.alignment
         self.nbytes = 0
 
     def __call__(self, statement: tirx.AllocBuffer) -> tirx.Stmt:

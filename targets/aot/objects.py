@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import tempfile
@@ -14,9 +13,9 @@ from pathlib import Path
 import tvm
 from tvm import tirx
 
-from ..binutils import binary_tool
 from ..description import TargetDescription
-from ..linking import kept_in_memory, run_tool
+from ..elf import opened
+from ..linking import Tools, kept_in_memory
 from .symbols import check_undefined, undefined_symbols
 
 # TVM adds conversions of half floats to every object, whether something calls them or not.
@@ -88,12 +87,13 @@ def kernel_object(
             generate()
         elif not _survives(generate):
             generate(*description.retry_options)
-        command = [binary_tool(description, "objcopy"), "--strip-debug"]
+        tools = Tools(description)
+        command = [tools.binary("objcopy"), "--strip-debug"]
         command += [f"--remove-section={name}" for name in _DROPPED_SECTIONS]
         # Named by the unwinding tables that have just been removed.
         command += ["--wildcard", "--strip-symbol=__aeabi_unwind_cpp_pr*"]
         command += [f"--rename-section=.text=.text.{symbol}", "kernel.o", "stripped.o"]
-        run_tool(command, work, "cannot strip a kernel", description)
+        tools.run(command, work, "cannot strip a kernel")
         data = (work / "stripped.o").read_bytes()
     undefined = undefined_symbols(data)
     check_undefined(symbol, undefined, description, provided)
@@ -136,10 +136,6 @@ def _survives(generate: Callable[[], None]) -> bool:
 
 def code_bytes(data: bytes) -> int:
     """Bytes of code and constants that an object adds to a program."""
-    from elftools.elf.elffile import ELFFile
-
-    return sum(
-        section["sh_size"]
-        for section in ELFFile(io.BytesIO(data)).iter_sections()
-        if section["sh_flags"] & _ALLOCATED
-    )
+    with opened(data) as elf:
+        allocated = (s for s in elf.iter_sections() if s["sh_flags"] & _ALLOCATED)
+        return sum(section["sh_size"] for section in allocated)

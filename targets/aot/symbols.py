@@ -6,12 +6,12 @@ program faults when it calls them. So every object is read here before anything 
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection
 
 from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
+from ..elf import is_undefined, symbols
 
 MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset"})
 """What compilers call for copies and zeros; C programs have them, hosted or not."""
@@ -28,15 +28,15 @@ def undefined_symbols(data: bytes) -> tuple[str, ...]:
     data
         ELF object file.
     """
-    from elftools.elf.elffile import ELFFile
-
-    found = set()
-    table = ELFFile(io.BytesIO(data)).get_section_by_name(".symtab")
-    for symbol in table.iter_symbols():
-        undefined = symbol["st_shndx"] == "SHN_UNDEF"
-        if symbol.name and (undefined or symbol.name.startswith("__TVM")):
-            found.add(symbol.name)
-    return tuple(sorted(found))
+    return tuple(
+        sorted(
+            {
+                symbol.name
+                for symbol in symbols(data)
+                if symbol.name and (is_undefined(symbol) or symbol.name.startswith("__TVM"))
+            }
+        )
+    )
 
 
 def check_undefined(

@@ -17,9 +17,8 @@ from ibert_tvm.common.strict_json import JsonObject
 
 from ..description import TargetDescription
 from ..emulation import find_emulator
-from ..linking import run_tool
+from ..linking import Tools
 from ..programs import run
-from ..toolchain import find_linker
 from .verification import bare_metal
 
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -80,8 +79,7 @@ def link_firmware(
     example = firmware_folder()
     stack = int(document["memory"]["ram"]["stack"]) + _OWN_STACK
     output = folder / f"firmware{index}.elf"
-    command = [
-        *find_linker(description),
+    arguments = [
         *_CFLAGS,
         *(f"-I{folder}", f"-I{example}", f"-L{example}", f"-DSHAPE={index}"),
         *(str(example / name) for name in ("main.c", *bare_metal(description).start_up)),
@@ -91,7 +89,7 @@ def link_firmware(
         f"-Wl,--defsym=__stack_size={stack}",
         *("-lgcc", "-o", str(output)),
     ]
-    run_tool(command, folder, "cannot link the package with firmware", description)
+    Tools(description).compile(arguments, folder, "cannot link the package with firmware")
     return output
 
 

@@ -28,10 +28,9 @@ from ..aot.c_text import prefixed, rendered
 from ..aot.interface import TensorSpec, item_size
 from ..aot.library import api_functions
 from ..aot.weights import weights_assembly
-from ..binutils import binary_tool
 from ..description import TargetDescription
-from ..linking import run_tool
-from ..toolchain import find_linker
+from ..elf import opened
+from ..linking import Tools
 from ..weights import WEIGHTS_FILE, write_weights
 from .c_weights import weights_c
 from .document import DOCUMENT, FORMAT, KIND
@@ -115,14 +114,9 @@ def write_package(
     (folder / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
     (folder / "README.md").write_text(readme(document), encoding="utf-8")
     if options.emit == OBJECTS:
-        members = [path.name for path in objects]
-        archiver = binary_tool(description, "ar")
-        run_tool(
-            [archiver, "rcsD", names.library, *members],
-            work,
-            "cannot pack the library",
-            description,
-        )
+        tools, members = Tools(description), [path.name for path in objects]
+        archiving = [tools.binary("ar"), "rcsD", names.library, *members]
+        tools.run(archiving, work, "cannot pack the library")
         (work / names.library).rename(folder / names.library)
     else:
         for path in sources:
@@ -252,38 +246,30 @@ def compile_sources(
     TargetError
         If the compiler is missing or fails.
     """
-    compiler = find_linker(description)
-    objects = []
+    tools = Tools(description)
     for path in sources:
-        output = path.with_suffix(".o")
-        run_tool(
-            [*compiler, *CFLAGS, "-c", path.name, "-o", output.name],
-            work,
-            f"cannot compile {path.name}",
-            description,
-        )
-        objects.append(output)
-    return objects
+        arguments = [*CFLAGS, "-c", path.name, "-o", path.with_suffix(".o").name]
+        tools.compile(arguments, work, f"cannot compile {path.name}")
+    return [path.with_suffix(".o") for path in sources]
 
 
 def _mark(objects: Sequence[Path], work: Path, description: TargetDescription) -> None:
     """Let objects link with code of any floating-point convention: they use none."""
-    from elftools.elf.elffile import ELFFile
-
     neutral = bare_metal(description).neutral
     if neutral is None:
         return
     section, rewrite = neutral
-    copier = binary_tool(description, "objcopy")
+    tools = Tools(description)
+    copier = tools.binary("objcopy")
     changed = work / "attributes"
     for path in objects:
-        with path.open("rb") as stream:
-            attributes = ELFFile(stream).get_section_by_name(section)
+        with opened(path) as elf:
+            attributes = elf.get_section_by_name(section)
             content = None if attributes is None else rewrite(attributes.data())
         if content is not None:
             changed.write_bytes(content)
             update = f"--update-section={section}={changed.name}"
-            run_tool([copier, update, path.name], work, f"cannot mark {path.name}", description)
+            tools.run([copier, update, path.name], work, f"cannot mark {path.name}")
 
 
 def _memory_use(bare: BareModel, verified: Verified) -> MemoryUse:

@@ -10,10 +10,9 @@ from ibert_tvm.common.errors import TargetError
 from ibert_tvm.common.strict_json import JsonObject
 
 from ..aot.library import declared_functions
-from ..binutils import binary_tool
 from ..description import TargetDescription
 from ..library_audit import audit_code
-from ..linking import run_tool
+from ..linking import Tools
 from .options import C_SOURCES, OBJECTS
 from .package import FileNames, compile_sources
 from .verification import PackageError, verify_package
@@ -127,8 +126,8 @@ def package_objects(
     if document["emit"] == OBJECTS:
         library = FileNames(str(document["prefix"])).library
         shutil.copyfile(folder / library, work / library)
-        archiver = binary_tool(description, "ar")
-        run_tool([archiver, "x", library], work, "cannot unpack the library", description)
+        tools = Tools(description)
+        tools.run([tools.binary("ar"), "x", library], work, "cannot unpack the library")
     else:
         for path in folder.iterdir():
             if path.suffix in (*_SOURCES, ".h", ".bin"):

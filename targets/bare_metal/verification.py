@@ -19,10 +19,10 @@ from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
 from ..disassembly import disassemble, is_unknown, parse
+from ..elf import is_function, is_undefined, opened, symbols
 from ..library_audit import computes_floats
-from ..linking import run_tool
+from ..linking import Tools
 from ..machines import BareMetal, Function
-from ..toolchain import find_linker
 from .stack import StackUse, frame_bytes, stack_use
 
 _SCRIPT = Path(__file__).with_name("verify.ld")
@@ -170,39 +170,24 @@ def largest_frame(source_object: Path, frames: Mapping[str, int]) -> int:
 
 def _symbols(objects: Sequence[Path]) -> tuple[set[str], set[str]]:
     """Names that the objects define, and weak ones that they do not."""
-    from elftools.elf.elffile import ELFFile
-
-    defined, weak = set(), set()
-    for path in objects:
-        with path.open("rb") as stream:
-            table = ELFFile(stream).get_section_by_name(".symtab")
-            for symbol in table.iter_symbols():
-                if symbol["st_shndx"] != "SHN_UNDEF":
-                    defined.add(symbol.name)
-                elif symbol["st_info"]["bind"] == "STB_WEAK":
-                    weak.add(symbol.name)
+    found = [symbol for path in objects for symbol in symbols(path)]
+    defined = {symbol.name for symbol in found if not is_undefined(symbol)}
+    weak = {symbol.name for symbol in found if symbol["st_info"]["bind"] == "STB_WEAK"}
     return defined, weak - defined
 
 
 def _pointers(driver: Path) -> dict[str, list[str]]:
     """Functions of the driver, and those of a shape, which the others reach through pointers."""
-    from elftools.elf.elffile import ELFFile
-
-    with driver.open("rb") as stream:
-        names = [
-            symbol.name
-            for symbol in ELFFile(stream).get_section_by_name(".symtab").iter_symbols()
-            if symbol["st_info"]["type"] == "STT_FUNC"
-        ]
+    names = [symbol.name for symbol in symbols(driver) if is_function(symbol)]
     bodies = [name for name in names if name.startswith(_BODY)]
     return dict.fromkeys(names, bodies)
 
 
 def _link(objects: Sequence[Path], folder: Path, description: TargetDescription) -> Path:
     """Link everything with the compiler's run-time library only; errors as PackageError."""
-    image = folder / "verify.elf"
+    tools, image = Tools(description), folder / "verify.elf"
     command = [
-        *find_linker(description),
+        *tools.compiler,
         "-nostdlib",
         "-nostartfiles",
         "-T",
@@ -216,26 +201,19 @@ def _link(objects: Sequence[Path], folder: Path, description: TargetDescription)
         image.name,
     ]
     what = "the package does not link without a C library"
-    run_tool(command, folder, what, description, _REPORT, PackageError)
+    tools.run(command, folder, what, _REPORT, PackageError)
     return image
 
 
 def _sections_and_functions(image: Path) -> tuple[dict[str, int], set[str]]:
     """Sizes of the sections of the script, and the names of all functions."""
-    from elftools.elf.elffile import ELFFile
-
     sizes = dict.fromkeys((".text", ".constants", ".data", ".bss", ".weights"), 0)
-    with image.open("rb") as stream:
-        elf = ELFFile(stream)
+    with opened(image) as elf:
         for section in elf.iter_sections():
             if section.name in sizes:
                 sizes[section.name] = int(section["sh_size"])
-        names = {
-            symbol.name
-            for symbol in elf.get_section_by_name(".symtab").iter_symbols()
-            if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_info"]["bind"] != "STB_LOCAL"
-        }
-    return sizes, names
+    functions = filter(is_function, symbols(image))
+    return sizes, {one.name for one in functions if one["st_info"]["bind"] != "STB_LOCAL"}
 
 
 def _refuse_floating_point(

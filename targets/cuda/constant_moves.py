@@ -26,8 +26,8 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable
-from io import BytesIO
 
+from ..elf import opened
 from .sass import Instruction
 
 _BYTES = 16
@@ -86,13 +86,12 @@ def move_constants(
         The cubin, and how many instructions were written anew. One that is encoded in another way
         than is known here stays as it is, for the audit to find.
     """
-    from elftools.elf.elffile import ELFFile
-
-    offsets = {
-        section.name.removeprefix(".text."): int(section["sh_offset"])
-        for section in ELFFile(BytesIO(image)).iter_sections()
-        if section.name.startswith(".text.")
-    }
+    with opened(image) as elf:
+        offsets = {
+            section.name.removeprefix(".text."): int(section["sh_offset"])
+            for section in elf.iter_sections()
+            if section.name.startswith(".text.")
+        }
     changed = bytearray(image)
     count = 0
     for name, instructions in functions:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ibert_tvm.common.errors import TargetError
 from ibert_tvm.common.strict_json import JsonObject
 
+from ..elf import opened
 from .audit import KernelAudit, KernelRole, disassemble, read_kernels
 from .fat_binary import Entry, entries
 from .packing import image_of
@@ -107,16 +108,13 @@ def audit_device_code(path: Path, report: JsonObject, target: str) -> DeviceAudi
 
 def _modules(path: Path) -> bytes:
     """What TVM finds under the name of a library's modules."""
-    from elftools.elf.elffile import ELFFile
-
-    with path.open("rb") as stream:
-        elf = ELFFile(stream)
-        symbols = elf.get_section_by_name(".dynsym").get_symbol_by_name(_MODULES)
-        if not symbols or symbols[0]["st_shndx"] == "SHN_UNDEF":
+    with opened(path) as elf:
+        found = elf.get_section_by_name(".dynsym").get_symbol_by_name(_MODULES)
+        if not found or found[0]["st_shndx"] == "SHN_UNDEF":
             raise ValueError(f"the library has no {_MODULES}")
-        section = elf.get_section(symbols[0]["st_shndx"])
-        start = symbols[0]["st_value"] - section["sh_addr"]
-        content: bytes = section.data()[start : start + symbols[0]["st_size"]]
+        section = elf.get_section(found[0]["st_shndx"])
+        start = found[0]["st_value"] - section["sh_addr"]
+        content: bytes = section.data()[start : start + found[0]["st_size"]]
         return content
 
 

@@ -10,7 +10,8 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BytesIO
+
+from ..elf import opened, symbols
 
 # Opcodes of integer arithmetic, data movement and control on compute capability 7.5 to 12.1 (CUDA
 # Binary Utilities, "Instruction Set Reference"), without modifiers. What begins with U works on
@@ -146,16 +147,14 @@ def resources(image: bytes) -> dict[str, Resources]:
     dict of str to Resources
         By name of the kernel.
     """
-    from elftools.elf.elffile import ELFFile
-
-    elf = ELFFile(BytesIO(image))
-    symbols = [symbol.name for symbol in elf.get_section_by_name(".symtab").iter_symbols()]
+    names = [symbol.name for symbol in symbols(image)]
     values: dict[int, dict[str, int]] = {_REGISTERS: {}, _STACK: {}}
-    for attribute, payload in _attributes(elf.get_section_by_name(".nv.info").data()):
-        if attribute in values:
-            index, value = struct.unpack("<II", payload)
-            values[attribute][symbols[index]] = value
-    sizes = {section.name: int(section["sh_size"]) for section in elf.iter_sections()}
+    with opened(image) as elf:
+        for attribute, payload in _attributes(elf.get_section_by_name(".nv.info").data()):
+            if attribute in values:
+                index, value = struct.unpack("<II", payload)
+                values[attribute][names[index]] = value
+        sizes = {section.name: int(section["sh_size"]) for section in elf.iter_sections()}
     return {
         name: Resources(registers, sizes.get(f".nv.shared.{name}", 0), values[_STACK].get(name, 0))
         for name, registers in values[_REGISTERS].items()
@@ -165,10 +164,9 @@ def resources(image: bytes) -> dict[str, Resources]:
 
 def code_bytes(image: bytes) -> int:
     """Bytes of instructions in an image."""
-    from elftools.elf.elffile import ELFFile
-
-    sections = ELFFile(BytesIO(image)).iter_sections()
-    return sum(int(s["sh_size"]) for s in sections if s.name.startswith(".text."))
+    with opened(image) as elf:
+        code = (s for s in elf.iter_sections() if s.name.startswith(".text."))
+        return sum(int(section["sh_size"]) for section in code)
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from .code import StackRules
 
@@ -123,6 +123,14 @@ class Linux:
         How it drives a GPU; None where it does not.
     """
 
+    kind: ClassVar = "linux"
+    # Without runtime: of the arena, of weights and of values; a cache line, and the widest vector.
+    alignment: ClassVar = 64
+    # Larger buffers of kernels go to the workspace: a thread may have been given little stack.
+    stack_buffer_bytes: ClassVar = 4096
+    # Microkernels go to shared libraries; nothing there unwinds them.
+    object_flags: ClassVar = ("-fPIC", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables")
+
     names: tuple[str, ...]
     kernels: tuple[str, ...] = ()
     runtimes: tuple[str, ...]
@@ -152,6 +160,11 @@ class BareMetal:
         Section of an object that says how floats are passed, and a function that makes its content
         say that any convention is served; None where no linker asks.
     """
+
+    kind: ClassVar = "bare-metal"
+    alignment: ClassVar = 16
+    stack_buffer_bytes: ClassVar = 64  # there is a kilobyte or two of stack
+    object_flags: ClassVar = ()
 
     stack: StackRules
     start_up: tuple[str, ...]

@@ -8,6 +8,7 @@ processors.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,17 +19,7 @@ from ..toolchain import find_linker
 _FOLDER = Path(__file__).parent
 _FLAGS = ("-std=c99", "-O2", "-ffreestanding", "-ffunction-sections", "-Wall", "-Wextra", "-Werror")
 
-# What each file defines.
-_SYMBOLS = {
-    "smlad.c": ("ibert_mk_smlad_2x2", "ibert_mk_sxtb16"),
-    "mve.c": ("ibert_mk_vmladava",),
-    "mla.c": tuple(f"ibert_mk_mla_{rows}x2" for rows in (1, 2, 3, 4)),
-    "muls.c": tuple(f"ibert_mk_muls_{rows}x1" for rows in (1, 2, 3, 4, 5)),
-}
-
-# GCC has vector instructions in assembly only where values may be passed in them, and takes integer
-# ones alone if there is no floating-point unit.
-_FILE_FLAGS = {"mve.c": ("-mcpu=cortex-m55+nofp", "-mfloat-abi=softfp")}
+_DEFINED = re.compile(r"^(?:NAKED )?(?:void|int32_t) (ibert_mk_\w+)\(", re.MULTILINE)
 
 
 def microkernel_sources(description: TargetDescription) -> tuple[Path, ...]:
@@ -38,7 +29,8 @@ def microkernel_sources(description: TargetDescription) -> tuple[Path, ...]:
 
 def microkernel_symbols(description: TargetDescription) -> tuple[str, ...]:
     """Functions that kernels of a target may call."""
-    return tuple(symbol for name in description.microkernels for symbol in _SYMBOLS[name])
+    texts = (path.read_text(encoding="utf-8") for path in microkernel_sources(description))
+    return tuple(dict.fromkeys(name for text in texts for name in _DEFINED.findall(text)))
 
 
 def compile_microkernels(
@@ -65,13 +57,12 @@ def compile_microkernels(
     """
     if not description.microkernels:
         return {}
-    command = (*find_linker(description), *_FLAGS, *flags)
+    command = (*find_linker(description), *_FLAGS, *flags, *description.microkernel_flags)
     objects = {}
     with TemporaryDirectory() as folder:
         for source in microkernel_sources(description):
             result = Path(folder) / f"{source.stem}.o"
-            special = _FILE_FLAGS.get(source.name, ())
-            arguments = [*command, *special, "-c", str(source), "-o", str(result)]
+            arguments = [*command, "-c", str(source), "-o", str(result)]
             output_of(
                 arguments,
                 what=f"the microkernel {source.name} does not compile",

@@ -39,6 +39,29 @@ _LOST = (
     "closed",
     "code=kShutdown",
 )
+# What TVM's errors say, what that means, and what to do about it.
+_MEANINGS = (
+    (
+        "cannot find server that matches key",
+        "the server there has another key than the one given ({key})",
+        "give --key with the key that the server was started with",
+    ),
+    (
+        "is not TVM RPC server",
+        "what listens there is no RPC server of TVM",
+        "check the port; docs/rpc.md shows how boards are set up",
+    ),
+    (
+        "server protocol=",
+        "the board has another version of TVM: {line}",
+        "install the same version of apache-tvm on both machines",
+    ),
+    (
+        "RPCSessionTimeoutError",
+        "the server ended the session after {lifetime} s",
+        "try again with a longer --rpc-timeout",
+    ),
+)
 _UNLOADABLE = (
     "cannot open shared object file",
     "wrong ELF class",
@@ -229,32 +252,12 @@ class Board:
         if kind == "SessionError":
             todo = "compile the library again with `ibert compile`"
             return self._failed(operation, text, todo)
-        if "cannot find server that matches key" in text:
-            given = repr(self.address.key) if self.address and self.address.key else "none"
-            return self._failed(
-                operation,
-                f"the server there has another key than the one given ({given})",
-                "give --key with the key that the server was started with",
-            )
-        if "is not TVM RPC server" in text:
-            return self._failed(
-                operation,
-                "what listens there is no RPC server of TVM",
-                "check the port; docs/rpc.md shows how boards are set up",
-            )
-        if "server protocol=" in text:
-            line = next(line for line in text.splitlines() if "server protocol=" in line)
-            return self._failed(
-                operation,
-                f"the board has another version of TVM: {line.strip()}",
-                "install the same version of apache-tvm on both machines",
-            )
-        if "RPCSessionTimeoutError" in text:
-            return self._failed(
-                operation,
-                f"the server ended the session after {self.lifetime:g} s",
-                "try again with a longer --rpc-timeout",
-            )
+        key = repr(self.address.key) if self.address and self.address.key else "none"
+        for mark, why, todo in _MEANINGS:
+            if mark in text:
+                line = next(line for line in text.splitlines() if mark in line).strip()
+                why = why.format(key=key, line=line, lifetime=f"{self.lifetime:g}")
+                return self._failed(operation, why, todo)
         last = text.strip().splitlines()[-1].strip() if text.strip() else kind
         if operation == "upload" and any(mark in text for mark in _UNLOADABLE):
             if "No such file or directory" in text:  # what the loader says of a file that is there

@@ -13,7 +13,6 @@ import tvm
 from tvm import tirx
 
 from ibert_tvm.targets import TargetDescription
-from ibert_tvm.targets.aot.compile import arena_alignment
 from ibert_tvm.targets.aot.lower import KernelSignature, lower_kernels
 from ibert_tvm.targets.aot.model import KernelParameter
 from ibert_tvm.targets.aot.objects import kernel_object
@@ -169,6 +168,6 @@ def _parameters(func: tirx.PrimFunc, target: TargetDescription) -> tuple[KernelP
     ]
     last = len(sizes) - 1
     return tuple(
-        KernelParameter(dtype, elements, position == last, arena_alignment(target))
+        KernelParameter(dtype, elements, position == last, target.machine.system.alignment)
         for position, (dtype, elements) in enumerate(sizes)
     )
