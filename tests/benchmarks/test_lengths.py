@@ -73,7 +73,7 @@ class _FakeWorker:
         return {"times_ms": self.times, "processor_seconds": 0.0, "peak_mib": 1.0}
 
 
-def test_real_tokens_per_second(monkeypatch):
+def test_real_tokens_per_second(monkeypatch, messages):
     monkeypatch.setattr(lengths, "Worker", _FakeWorker)
     options = argparse.Namespace(rounds=2, batches=4, cache=None)
     names = ["ibert", "ibert-all-tokens", "openvino-int8-masked"]
@@ -81,14 +81,8 @@ def test_real_tokens_per_second(monkeypatch):
     assert [row.get("tokens_per_second") for row in rows] == [200_000.0, 100_000.0, None]
     assert (rows[0]["runs"], rows[0]["min_ms"], rows[0]["tokens"]) == (6, 2.0, 600)
     assert rows[2]["failed"] == "ended: no memory"
-    text = lengths._markdown(
-        document(*rows, lengths=[10, 20, 30, 40], settings={"rounds": 2, "batches": 4})
-    )
-    assert "4 sentences (calibration.txt, heldout.txt), 10 to 40 tokens" in text
-    assert "of a bucket of 128 tokens 20% are real" in text
-    assert "| ibert_tvm, 8x128, padding skipped | 200000 (1.00) |" in text
-    assert "| ibert_tvm, 8x128, all tokens computed | 100000 (2.00) |" in text
-    assert "- `openvino-int8-masked` on minilm, 1 threads: ended: no memory" in text
+    settings = {"rounds": 2, "batches": 4}
+    messages.check(lengths._markdown(document(*rows, lengths=[10, 20, 30, 40], settings=settings)))
 
 
 @pytest.mark.parametrize(

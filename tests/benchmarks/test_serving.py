@@ -6,8 +6,9 @@ import itertools
 
 import numpy as np
 
-from benchmarks.machine import describe_machine, describe_software
 from benchmarks.serving import Load, _markdown, _right, requests_of
+from tests.benchmarks.documents import document
+from tests.snapshots import Messages
 
 
 def test_requests_are_the_same_in_every_run() -> None:
@@ -28,7 +29,7 @@ def test_answers_are_compared_bit_for_bit_or_by_direction() -> None:
     assert not _right(own[:1], own, exact=False)
 
 
-def test_the_report_says_who_is_ahead_and_what_went_wrong() -> None:
+def test_the_report_says_who_is_ahead_and_what_went_wrong(messages: Messages) -> None:
     def row(peer: str, speed: float, used: float, **more: object) -> dict[str, object]:
         return {
             "peer": peer, "requests": 10, "texts": 30, "wrong": 0, "statuses": {"200": 10},
@@ -36,27 +37,19 @@ def test_the_report_says_who_is_ahead_and_what_went_wrong() -> None:
             "processor_ms_per_text": used, "resident_mib": 100, **more,
         }  # fmt: skip
 
-    text = _markdown(
-        {
-            "machine": describe_machine(),
-            "software": describe_software(),
-            "settings": {"model": "m", "clients": 64, "seconds": 120.0, "turn": 10.0},
-            "other_load_cores": 0.5,
-            "rows": [
-                row("ibert", 300.0, 2.0),
-                row("torch", 100.0, 8.0, wrong=1, statuses={"200": 10, "500": 2}),
-            ],
-            "killed": {"kills": 3, "statuses": {"200": 50}, "wrong": 0, "slowest_ms": 900},
-            "flooded": {"statuses": {"200": 5, "429": 70}, "clients": 256, "wrong": 0,
-                        "resident_mib": [200, 210]},
-            "skipped": {"onnx-int8": "not built"},
-        }
-    )  # fmt: skip
-    assert "| `ibert serve` | 300 | 1.00 | 5 | 9 | 2.00 | 1.00 | 100 | 10 | 0 | 0 |" in text
-    assert "FP32 | 100 | 3.00 | 5 | 9 | 8.00 | 4.00 | 100 | 10 | 2 | 1 |" in text
-    assert "3 workers were killed under that load: 50 answers of 200, 0 wrong" in text
-    assert "5 answers of 200, 70 answers of 429, 0 wrong; 200 MiB were resident before" in text
-    assert "- `onnx-int8`: not built" in text
+    result = document(
+        row("ibert", 300.0, 2.0),
+        row("torch", 100.0, 8.0, wrong=1, statuses={"200": 10, "500": 2}),
+        settings={"model": "m", "clients": 64, "seconds": 120.0, "turn": 10.0},
+        other_load_cores=0.5,
+        killed={"kills": 3, "statuses": {"200": 50}, "wrong": 0, "slowest_ms": 900},
+        flooded={
+            **{"statuses": {"200": 5, "429": 70}, "clients": 256, "wrong": 0},
+            "resident_mib": [200, 210],
+        },
+        skipped={"onnx-int8": "not built"},
+    )
+    messages.check(_markdown(result))
 
 
 def test_turns_add_up() -> None:

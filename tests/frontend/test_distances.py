@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ibert_tvm.frontend import UnsupportedModelError, load
+from ibert_tvm.frontend import load
 from ibert_tvm.relay_passes.canonical import FloatModel
 from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
 from tests.examples import examples
@@ -228,17 +228,3 @@ def test_the_same_from_onnx(kind, tmp_path):
     for a, b in zip(call.args[4:], other.args[4:], strict=True):
         np.testing.assert_array_equal(model.parameters[a.name], same.parameters[b.name])
     check(module, model, (7, 23, LONGEST))
-
-
-class Global(Distances):
-    """A window, and a first token that sees all."""
-
-    def changed(self, scores, tokens):
-        distance = self.distance(scores.shape[-1]).abs()
-        near = (distance < 4) | (torch.arange(scores.shape[-1]) == 0)
-        return scores.masked_fill(~(near & tokens), -1e9)
-
-
-def test_what_is_no_window_is_refused(messages):
-    with messages.raises(UnsupportedModelError):
-        load(Global().eval())

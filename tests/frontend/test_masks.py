@@ -12,7 +12,6 @@ from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
 from tests.frontend.imports import calls_of, ops, run
 from tests.frontend.relax_models import (
     BATCH,
-    CHANNELS,
     HEADS,
     LENGTH,
     Source,
@@ -245,17 +244,3 @@ def test_a_source_without_any_mask_gets_one():
     assert [f.what for f in result.report.foldings] == [
         "the source masks no padding: an input was added for it"
     ]
-
-
-def test_no_constant_depends_on_the_probe_shape():
-    """Compiled at another shape, the module still masks what it should."""
-    result = canonical_of(attention(indexed))
-    random = np.random.default_rng(0)
-    ids = random.integers(0, 17, (3, 31))
-    mask = np.ones_like(ids)
-    mask[2, 9:] = 0
-    padded = run(result, {"input_ids": ids, "attention_mask": mask})[2:, :9]
-    short = run(result, {"input_ids": ids[2:, :9], "attention_mask": mask[2:, :9]})
-    np.testing.assert_allclose(padded, short, atol=2e-6)
-    assert all(13 not in array.shape for array in result.parameters.values())
-    assert result.parameters["words.weight"].shape == (17, CHANNELS)
