@@ -101,14 +101,8 @@ class DemoResult:
     def to_json(self) -> JsonDict:
         """Return everything as a JSON-able dictionary."""
         return {
-            "model": self.model,
-            "sentences": list(self.sentences),
-            "float_similarities": self.float_similarities.tolist(),
-            "integer_similarities": self.integer_similarities.tolist(),
-            "bit_exact": self.bit_exact,
-            "integer_only": dict(self.integer_only),
+            **vars(self),
             "latencies": [{**asdict(item), "speedup": item.speedup} for item in self.latencies],
-            "bytes": dict(self.bytes),
             "fidelity": self.fidelity.to_json(),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }

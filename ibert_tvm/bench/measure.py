@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
 from ..encoder import Encoder
 from ..runtime import Library, load_library
@@ -192,3 +193,24 @@ def this_machine() -> JsonDict:
         "processors": len(os.sched_getaffinity(0)),
         "load_average": os.getloadavg()[0],
     }
+
+
+def chosen_functions(
+    metadata: LibraryMetadata, batches: Sequence[int] | None, lengths: Sequence[int] | None
+) -> list[FunctionRecord]:
+    """The compiled shapes of some batch sizes and lengths; a `UsageError` if there is none."""
+    chosen = [
+        function
+        for function in metadata.functions
+        if (batches is None or function.batch in batches)
+        and (lengths is None or function.seq_len in lengths)
+    ]
+    if not chosen:
+        there = ", ".join(f"{f.batch}x{f.seq_len}" for f in metadata.functions)
+        raise UsageError(
+            "no compiled shape is left to measure",
+            where=str(metadata.path),
+            why=f"the library has the shapes {there} (batch x tokens)",
+            todo="give a --batch and a --seq-len of these, or neither to measure all of them",
+        )
+    return chosen

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from . import (
-    bench,
-    compile,
-    demo,
-    doctor,
-    eval,
-    finetune,
-    inspect,
-    quantize,
-    report,
-    run,
-    serve,
-    sign,
-    targets,
-    tune,
-    verify,
-)
 from .signature import command_of, examples
 
 
@@ -58,16 +42,16 @@ app = typer.Typer(
     epilog="Exit codes: 0 success, 2 usage, 3 model, 4 toolchain or target, 5 verification.",
 )
 # In the order in which they are used, which is that of the help.
-_COMMANDS = (
-    *(finetune, quantize, compile, tune, run, serve, eval, bench),
-    *(inspect, verify, sign, report, targets, doctor, demo),
+_NAMES = (
+    *("finetune", "quantize", "compile", "tune", "run", "serve", "eval", "bench"),
+    *("inspect", "verify", "sign", "report", "targets", "doctor", "demo"),
 )
-for _file in _COMMANDS:
-    _name = _file.__name__.rpartition(".")[2]
+for _name in _NAMES:
+    _command = import_module(f".{_name}", __package__).command
     # Paragraphs, for lines of one are joined.
-    _lines = examples(_file.command)
+    _lines = examples(_command)
     _end = "\n\n".join((f"Example{'s' * (len(_lines) > 1)}:", *_lines))
-    app.command(_name, cls=_Command, epilog=_end)(command_of(_file.command))
+    app.command(_name, cls=_Command, epilog=_end)(command_of(_command))
 
 
 def _version(wanted: bool) -> None:

@@ -71,14 +71,16 @@ def command(
     ibert bench minilm.so --threads 1,2 --per-layer
     ibert bench minilm.so --texts lines.txt --against MODEL
     """
-    from ..bench.measure import Job, measure
+    from ..bench.measure import Job, chosen_functions, measure
     from ..runtime.library_file import read_metadata
 
     address = board.address
     check_device(device, board.rpc)
     metadata = read_metadata(library)  # a wrong path is reported before anything is loaded
     counts = None if threads is None else parse_sizes("--threads", threads)
-    functions = _chosen(metadata, batch, seq_len)
+    batches = None if batch is None else parse_sizes("--batch", batch)
+    lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)
+    functions = chosen_functions(metadata, batches, lengths)
     lines = None if texts is None else read_texts("--texts", texts)
     if against is not None:
         _check_against(against, texts, board.rpc, metadata)
@@ -179,29 +181,6 @@ def _warn_of_too_many(counts: Sequence[int | None]) -> None:
             most,
             usable,
         )
-
-
-def _chosen(
-    metadata: LibraryMetadata, batch: str | None, seq_len: str | None
-) -> list[FunctionRecord]:
-    """The compiled shapes that the options leave."""
-    batches = None if batch is None else parse_sizes("--batch", batch)
-    lengths = None if seq_len is None else parse_sizes("--seq-len", seq_len)
-    chosen = [
-        function
-        for function in metadata.functions
-        if (batches is None or function.batch in batches)
-        and (lengths is None or function.seq_len in lengths)
-    ]
-    if not chosen:
-        there = ", ".join(f"{f.batch}x{f.seq_len}" for f in metadata.functions)
-        raise UsageError(
-            "no compiled shape is left to measure",
-            where=str(metadata.path),
-            why=f"the library has the shapes {there} (batch x tokens)",
-            todo="give a --batch and a --seq-len of these, or neither to measure all of them",
-        )
-    return chosen
 
 
 # -- for people ----------------------------------------------------------------------------------

@@ -77,15 +77,9 @@ def command(
 
     from ..common.files import check_replaceable, check_writable
     from ..compiler import compile as compile_model
+    from ..compiler import statements
     from ..compiler.driver import checked_prefix
     from ..compiler.layer_widths import width_statements
-    from ..compiler.statements import (
-        device_statements,
-        integer_only_statement,
-        memory_statement,
-        quantization_lines,
-        tuning_statement,
-    )
     from ..frontend.sources import is_source
     from ..model.artefact import read_info
     from .progress import progress
@@ -152,14 +146,17 @@ def command(
             "bytes": output.stat().st_size,
             "load_check": None if check is None else check.to_json(),
         }
-        facts = [integer_only_statement(report), *device_statements(report.get("cuda", {}))]
+        facts = [
+            statements.integer_only_statement(report),
+            *statements.device_statements(report.get("cuda", {})),
+        ]
         if "tuning" in report:
-            facts.append(tuning_statement(report["tuning"]))
+            facts.append(statements.tuning_statement(report["tuning"]))
         if compiled.bare is not None:
             header = header_path(output)
             document |= {"header": str(header), "prefix": prefix}
             facts += [
-                memory_statement(compiled.bare.report),
+                statements.memory_statement(compiled.bare.report),
                 f"C interface: {header}, {prefix}_init and others",
             ]
         if check is not None:
@@ -168,7 +165,7 @@ def command(
     listed = ", ".join(f"{b}x{s}" for b, s in pairs)
     form = "" if options is None else f" as {_FORMS[options.kernels]}"
     lines = [
-        *quantization_lines(on_the_way),
+        *statements.quantization_lines(on_the_way),
         f"wrote {output}: {document['bytes'] / 1e6:.1f} MB{form} for {target}, shapes {listed} "
         f"(batch x tokens), in {seconds:.1f} s",
         *facts,

@@ -53,8 +53,11 @@ def command(
     """
     checks = [
         _python(),
-        *(_package(name) for name in _REQUIRED),
-        *(_optional(*row) for row in _OPTIONAL),
+        *(_package(name, "failed", "not installed", f"pip install {name}") for name in _REQUIRED),
+        *(
+            _package(name, "missing", f"not installed; needed for {purpose}", install)
+            for name, purpose, install in _OPTIONAL
+        ),
         _tvm_works(),
         _linker(),
         *_cross_compilers(),
@@ -96,24 +99,17 @@ def _python() -> Check:
     return Check("python", "ok", found)
 
 
-def _package(name: str) -> Check:
+def _package(name: str, lacking: str, unfound: str, install: str) -> Check:
     try:
         found = version(name)
     except PackageNotFoundError:
-        return Check(name, "failed", "not installed", f"pip install {name}")
+        return Check(name, lacking, unfound, install)
     if name == "apache-tvm" and found != _TVM_VERSION:
         return Check(name, "failed", found, f"pip install apache-tvm=={_TVM_VERSION}")
     if name == "apache-tvm-ffi" and not found.startswith(_FFI_SERIES + "."):
         fix = f"pip install 'apache-tvm-ffi=={_FFI_SERIES}.*' (later ones crash this TVM)"
         return Check(name, "failed", found, fix)
     return Check(name, "ok", found)
-
-
-def _optional(name: str, purpose: str, install: str) -> Check:
-    try:
-        return Check(name, "ok", version(name))
-    except PackageNotFoundError:
-        return Check(name, "missing", f"not installed; needed for {purpose}", install)
 
 
 def _tvm_works() -> Check:

@@ -126,7 +126,7 @@ def evaluate(
         line.step("evaluating")
         results = evaluate_task(task, samples, integers, reference, options, line.advance)
     too_low = [
-        result.name for result in results if max_drop is not None and not _within(result, max_drop)
+        result.name for result in results if max_drop is not None and not result.within(max_drop)
     ]
     document = {
         "model": str(model),
@@ -198,12 +198,6 @@ def _encoder(model: Path, length: int | None, usual: int, device: str | None) ->
     if model.is_dir():
         length = length or min(usual, read_info(model).max_sequence_length or usual)
     return Encoder(model, device=device, max_seq_length=length)
-
-
-def _within(result: MetricResult, max_drop: float) -> bool:
-    """Whether a metric fell by no more than that; one without a value is not."""
-    # Rounded, so that a drop that is shown as 0.30 passes 0.3.
-    return result.difference is not None and round(-result.difference, 6) <= max_drop
 
 
 def _shown(document: dict[str, object], results: Sequence[MetricResult]) -> list[str | Table]:

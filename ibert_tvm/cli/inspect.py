@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.errors import UsageError
-from ..common.strict_json import JsonDict
+from ..common.strict_json import JsonDict, JsonObject
 from .bare_metal import inspect_package
-from .gpu import kernel_table
-from .inspect_model import inspect_model
+from .inspect_model import inspect_model, model_row
 from .options import HeadOptions
 from .result import CommandResult
-from .source_scales import artefact_lines
 from .tables import Table
-
-if TYPE_CHECKING:
-    pass
 
 _RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
 
@@ -56,7 +52,7 @@ def command(
     document = document_of(path)
     shown: list[str | Table] = [Table((), _lines(document, verbose))]
     if document.get("device_code", {}).get("kernels"):
-        shown += ["", kernel_table(document["device_code"])]
+        shown += ["", _kernel_table(document["device_code"])]
     return CommandResult(document, shown)
 
 
@@ -73,16 +69,12 @@ def document_of(path: Path) -> JsonDict:
 def _lines(document: JsonDict, verbose: bool) -> list[tuple[str, str]]:
     """Label and text of every line of the human form."""
     from ..compiler.statements import device_statements
+    from ..quantization.source_scales import artefact_lines
 
     info = document["info"]
     lines = [
         (document["kind"], document["path"]),
-        (
-            "model",
-            f"{info['architecture']}, {info['num_layers']} layers, "
-            f"{info['hidden_size']} channels, head {info['head']}, "
-            f"vocabulary {info['vocab_size']}",
-        ),
+        model_row(info),
         ("source", f"{info.get('source', '')} (sha256 {info.get('source_sha256', '')[:16]})"),
         (
             "size",
@@ -152,3 +144,55 @@ def _flat(summary: Any) -> str:
     return ", ".join(
         f"{key} {value}" for key, value in summary.items() if isinstance(value, (str, int, float))
     )
+
+
+def _kernel_table(cuda: JsonObject) -> Table:
+    """Make a table of device kernels; numbers of several architectures stand side by side.
+
+    Parameters
+    ----------
+    cuda : mapping
+        As for `device_statements`.
+
+    Returns
+    -------
+    Table
+    """
+    rows: dict[str, list[JsonObject]] = {}
+    for kernel in cuda["kernels"]:
+        rows.setdefault(kernel["name"], []).append(kernel)
+    headers = (
+        *("kind", "layer", "blocks", "threads", "shared bytes", "registers", "instructions"),
+        *("tensor core", "local memory"),
+    )
+    return Table(headers, [_row(name, kernels, cuda) for name, kernels in rows.items()])
+
+
+def _row(name: str, kernels: Sequence[JsonObject], cuda: JsonObject) -> tuple[str, ...]:
+    launch = cuda.get("launches", {}).get(name)
+    dynamic = launch["dynamic_shared_bytes"] if launch else 0
+    return (
+        kernels[0]["kind"] or name,
+        kernels[0]["layer"],
+        _extents(launch["blocks"]) if launch else "",
+        _extents(launch["threads"]) if launch else "",
+        _side_by_side(kernel["shared_bytes"] + dynamic for kernel in kernels),
+        *(
+            _side_by_side(kernel[key] for kernel in kernels)
+            for key in ("registers", "instructions", "matrix", "local")
+        ),
+    )
+
+
+def _extents(sizes: Sequence[int]) -> str:
+    """Sizes along x, y and z, without what is 1 at the end."""
+    used = list(sizes)
+    while len(used) > 1 and used[-1] == 1:
+        used.pop()
+    return " x ".join(map(str, used))
+
+
+def _side_by_side(values: Any) -> str:
+    """Values of the architectures; one where all are equal."""
+    texts = [str(value) for value in values]
+    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)

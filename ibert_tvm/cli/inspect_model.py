@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.errors import ExitCode
+from ..common.strict_json import JsonObject
 from .options import HeadOptions
 from .result import CommandResult
-from .source_scales import model_lines
 from .tables import Table
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def inspect_model(path: Path, source: HeadOptions, verbose: bool) -> CommandResu
     """
     from ..frontend import UnsupportedModelError
     from ..quantization.given import given_document
+    from ..quantization.source_scales import model_lines
     from .progress import progress
 
     with progress("importing the model"):
@@ -90,11 +91,7 @@ def _summary(path: Path, model: CanonicalModel) -> list[tuple[str, str]]:
     rows = [
         ("source model", str(path)),
         ("source", model.report.source or info.description),
-        (
-            "model",
-            f"{info.architecture}, {info.num_layers} layers, {info.hidden_size} channels, head "
-            f"{info.head}, vocabulary {info.vocab_size}",
-        ),
+        model_row(info.to_json()),
         ("inputs", ", ".join(info.inputs)),
         ("outputs", ", ".join(f"{o.name} ({o.kind})" for o in info.outputs)),
         ("matched", ", ".join(f"{count} {op}" for op, count in sorted(counts.items()))),
@@ -103,6 +100,14 @@ def _summary(path: Path, model: CanonicalModel) -> list[tuple[str, str]]:
         rows.append(("verified", f"largest difference from the source {model.verified_error:.2g}"))
     rows += [("note", note) for note in info.notes]
     return rows
+
+
+def model_row(info: JsonObject) -> tuple[str, str]:
+    """What a model is, of its information as JSON."""
+    return "model", (
+        f"{info['architecture']}, {info['num_layers']} layers, {info['hidden_size']} channels, "
+        f"head {info['head']}, vocabulary {info['vocab_size']}"
+    )
 
 
 def _shown(report: ImportReport, verbose: bool) -> list[str | Table]:

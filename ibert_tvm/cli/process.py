@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, ClassVar
 
-from ..common.errors import ErrorReport, ExitCode, describe
+from ..common.errors import ErrorReport, ExitCode, UsageError, describe
 from .result import CommandResult
 from .tables import width
 
@@ -166,34 +166,24 @@ def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
     report = describe(error)
     if report is None and hasattr(error, "format_message"):  # typer's own: a usage error
         report = _usage_report(error)
-    if report is None:
+    if verbose and (report is None or report.exit_code != ExitCode.USAGE):
         import traceback
 
-        if verbose:
-            traceback.print_exc()
+        traceback.print_exc()
+    if report is None:
         message = f"internal error: {type(error).__name__}: {error}"
         if not verbose:
             message += "\n  what to do: run again with -v for the traceback, and please report it"
         report = ErrorReport(type(error).__name__, int(ExitCode.INTERNAL), message, str(error))
-    elif verbose and report.exit_code != ExitCode.USAGE:
-        import traceback
-
-        traceback.print_exc()
     _print_error(report, as_json)
     return report.exit_code
 
 
-def _usage_report(error: Any) -> ErrorReport:
+def _usage_report(error: Any) -> ErrorReport | None:
     message = str(error.format_message()).strip()
     context = getattr(error, "ctx", None)
     todo = f"see `{context.command_path} --help`" if context is not None else "see `ibert --help`"
-    return ErrorReport(
-        "UsageError",
-        int(ExitCode.USAGE),
-        f"{message}\n  what to do: {todo}",
-        message,
-        todo=todo,
-    )
+    return describe(UsageError(message, todo=todo))
 
 
 def _print_error(report: ErrorReport, as_json: bool) -> None:

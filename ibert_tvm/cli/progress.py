@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 _logger = logging.getLogger(__name__)
@@ -140,12 +140,7 @@ def progress(
     steps = {shares: 1.0} if isinstance(shares, str) else shares
     first = next(iter(steps))
     estimate = Estimate(steps, limit)
-    if not sys.stderr.isatty():
-        line = Line(estimate, _logger.info)
-        line.step(first, text)
-        yield line
-        return
-    with _bar(estimate) as show:
+    with _bar(estimate) if sys.stderr.isatty() else nullcontext(_logger.info) as show:
         line = Line(estimate, show)
         line.step(first, text)
         yield line

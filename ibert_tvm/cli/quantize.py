@@ -21,14 +21,12 @@ from .eval_task import TaskOptions
 from .options import HeadOptions, MaybeOne, parse_pairs, parse_size
 from .result import CommandResult
 from .signature import Choice
-from .source_scales import artefact_lines
 from .tables import Table
 
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel
     from ..quantization.scale_source import ScaleSource
     from ..quantization.search import Found, Measure
-    from .progress import Line
 
 
 @dataclass(frozen=True)
@@ -137,6 +135,7 @@ def command(
     with progress({"importing the model": 1, "calibrating": 4}) as line:
         from ..quantization import quantize
         from ..quantization.scale_source import scale_source
+        from ..quantization.search import search as search_recipes
 
         imported = source.load(model, source.chosen_head, tokenizer)
         length = imported.info.length(wanted)
@@ -147,7 +146,15 @@ def command(
         found: Found | None = None
         if search.max_drop is not None:
             batches, measure = _to_measure(imported, scales, batches, held, samples, length)
-            found = _search(imported, batches, measure, search, length, line)
+            found = search_recipes(
+                imported,
+                batches,
+                search.max_drop,
+                measure,
+                seq_len=length,
+                target=search.target,
+                begin=lambda recipe: line.say(f"trying: {recipe}"),
+            )
             quantized = found.model
         else:
             quantized = quantize(
@@ -199,6 +206,8 @@ def command(
     if found is not None:
         shown.append(_table_of(found))
     if source_scales is not None:
+        from ..quantization.source_scales import artefact_lines
+
         shown.append(Table((), artefact_lines(source_scales, verbose)))
     return CommandResult(document, shown)
 
@@ -270,29 +279,6 @@ def _to_measure(
             )
         data, held = hold_back(data)
     return data, cosine_drop(source, held, length)
-
-
-def _search(
-    source: CanonicalModel,
-    data: Any,
-    measure: Measure,
-    options: SearchOptions,
-    length: int,
-    line: Line,
-) -> Found:
-    """Try recipes, and say on the line of progress which."""
-    from ..quantization.search import search
-
-    assert options.max_drop is not None
-    return search(
-        source,
-        data,
-        options.max_drop,
-        measure,
-        seq_len=length,
-        target=options.target,
-        begin=lambda recipe: line.say(f"trying: {recipe}"),
-    )
 
 
 def _table_of(found: Found) -> Table:

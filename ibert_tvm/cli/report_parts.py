@@ -138,10 +138,12 @@ def check_job(job: Job) -> None:
 
 def _check_pair(job: Job) -> None:
     """Refuse a model that an artefact was not made from, as far as both say."""
+    from ibert_tvm.targets.bare_metal import read_package
+
     from ..model.artefact import read_document
 
     assert job.model is not None
-    said = _package(job.path) if job.kind == "microcontroller package" else _metadata(job.path)
+    said = read_package(job.path) if job.kind == "microcontroller package" else _metadata(job.path)
     model = read_document(job.model)
     source = model["info"].get("source_sha256", "")
     scales = [output["scale"] for output in model["outputs"]]
@@ -152,12 +154,6 @@ def _check_pair(job: Job) -> None:
             why="they say different sources, or different scales of their outputs",
             todo="give the NAME.ibert folder that the artefact was compiled from, with --model",
         )
-
-
-def _package(path: Path) -> JsonDict:
-    from ibert_tvm.targets.bare_metal import read_package
-
-    return read_package(path)
 
 
 def _metadata(path: Path) -> JsonDict:
@@ -198,13 +194,15 @@ class _Missing(Exception):
 
 
 def _collect(job: Job, load: Load) -> JsonDict:
+    from ibert_tvm.targets.bare_metal import read_package
+
     package = job.kind == "microcontroller package"
     document: JsonDict = {
         "name": job.path.name,
         "path": str(job.path),
         "kind": job.kind,
         "sha256": _digest(job),
-        "package": _package(job.path) if package else None,
+        "package": read_package(job.path) if package else None,
         "inspect": None if package else _metadata(job.path),
         "model": None if job.model is None else _metadata(job.model),
     }

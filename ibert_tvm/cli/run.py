@@ -103,9 +103,7 @@ def command(
             from ..runtime.package_engine import emulated_package
             from .progress import progress
 
-            loaded = stack.enter_context(emulated_package(library))
-            if model is not None:
-                _take_tokenizer(loaded, model)
+            loaded = stack.enter_context(emulated_package(library, model))
             stack.enter_context(progress("running on the emulated board"))
         elif address is None:
             from ..runtime import load_library
@@ -175,23 +173,6 @@ def _is_package(path: Path, emulate: bool, texts: bool, model: Path | None) -> b
             todo="leave --model out",
         )
     return package
-
-
-def _take_tokenizer(package: Library, model: Path) -> None:
-    """Give a package the tokenizer of the model that it was compiled from."""
-    from ..model.artefact import QuantizedModel
-    from ..model.tokenization import Tokenizer
-
-    quantized = QuantizedModel.load(model)
-    if quantized.info.source_sha256 != package.metadata.source_sha256:
-        raise UsageError(
-            "the two do not belong together",
-            where=f"{package.metadata.path} and {model}",
-            why="they say different sources",
-            todo="give the NAME.ibert folder that the package was compiled from, with --model",
-        )
-    if quantized.tokenizer:
-        package.tokenizer = Tokenizer(quantized.tokenizer)
 
 
 def _items(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from textwrap import wrap
+from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 from .result import CommandResult
-from .tables import Table, width
+from .tables import Table, table_of, width
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetStatus
@@ -27,16 +27,13 @@ def command(
     from ibert_tvm.targets import list_targets
 
     found = list_targets()
-    cells = [
-        (
-            row.name,
-            row.description if verbose else _short(row.description),
-            "yes" if row.available else "no",
-            _runs(row.runs),
-        )
-        for row in found
-    ]
-    shown: list[str | Table] = [Table(("target", "description", "compiles", "runs here"), cells)]
+    columns: dict[str, Callable[[TargetStatus], str]] = {
+        "target": lambda row: row.name,
+        "description": lambda row: row.description if verbose else _short(row.description),
+        "compiles": lambda row: "yes" if row.available else "no",
+        "runs here": lambda row: _runs(row.runs),
+    }
+    shown: list[str | Table] = [table_of(found, columns)]
     reasons = [
         (f"{row.name} {verb}", missing)
         for row in found
@@ -47,10 +44,10 @@ def command(
         if missing
     ]
     if reasons and verbose:
-        shown += [
-            "",
-            *(line for reason in reasons for line in (f"{reason[0]}:", *_wrapped(reason[1]))),
-        ]
+        wrapper = TextWrapper(width(), "  ", "  ", break_long_words=False, break_on_hyphens=False)
+        shown.append("")
+        for head, missing in reasons:
+            shown += [f"{head}:", wrapper.fill(missing)]
     elif reasons:
         shown += ["", Table(("missing here", "to"), _needs(found)), "", "-v says more of each"]
     shown += ["", "other NVIDIA GPUs: cuda:sm_XX; several: t4+a100 (docs/targets.md)"]
@@ -91,17 +88,6 @@ def _machine(name: str) -> str:
         return description.emulator.program
     lacking = missing_features(description, cpu_features())
     return f"processor with {lacking[-1]}" if lacking else "such a processor"
-
-
-def _wrapped(text: str) -> list[str]:
-    return wrap(
-        text,
-        width(),
-        initial_indent="  ",
-        subsequent_indent="  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def _short(description: str) -> str:

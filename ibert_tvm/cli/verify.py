@@ -76,7 +76,11 @@ def command(
         )
     check_writable(output)
     check_writable(report)
-    signed = [] if key is None else [_signer(path, key)]
+    signed = []
+    if key is not None:
+        from ..verification.signature import check_signature
+
+        signed = [f"signature: passed (key {check_signature(path, key)})"]
     with progress(_SHARES) as line:
         from ..verification import verify
 
@@ -98,10 +102,3 @@ def command(
     lines = [body[0], *signed, *body[1:], f"wrote {output} and {report}"]
     code = ExitCode.OK if certificate.passed else ExitCode.VERIFICATION
     return CommandResult({"output": str(output), "report": str(report), **document}, lines, code)
-
-
-def _signer(path: Path, key: Path) -> str:
-    """Check the signature; say whose it is."""
-    from ..verification.signature import check_signature
-
-    return f"signature: passed (key {check_signature(path, key)})"

@@ -83,6 +83,14 @@ class LocalErrors:
         self.channels = self.channels + error.sum(axis=0)
         self.tokens += len(source)
 
+    def error(self, rounding: bool) -> NDArray[np.float64]:
+        """Squares of one of the two errors, by text."""
+        return self.rounding if rounding else self.computing
+
+    def noise(self, rounding: bool) -> float:
+        """One of the two errors over the values, of all texts."""
+        return ratio(float(self.error(rounding).sum()), float(self.signal.sum()))
+
     @property
     def constant(self) -> float:
         """Share of the operators' squared error that is the same for all tokens."""

@@ -15,7 +15,7 @@ from ..evaluation.evaluate import check_pair, check_seq_len, own_tokenizer, vect
 from ..evaluation.metrics import row_cosine
 from .kinds import REQUANTISATION, ROUNDING, Kinds
 from .local import LocalErrors, decibels, ratio
-from .mixed import FLOAT, INTEGER, MixedModel, State, Treat, Treatment
+from .mixed import FLOAT, INTEGER, MixedModel, State, Treat, Treatment, Watch
 from .places import Place
 from .report import Diagnosis, Loss, Suggestion, ValueLoss, WorstText
 
@@ -130,7 +130,7 @@ class _Diagnosis:
         self.output = model.info.outputs[0]
         self.batches = batches
         self.texts = sum(len(rows) for rows, _ in batches)
-        self.local = {self._key(place): LocalErrors(self.texts) for place in self.mixed.places}
+        self.local = {place.key: LocalErrors(self.texts) for place in self.mixed.places}
         self.groups: dict[Kind, _Group] = {}
         self.parts: dict[str, Errors] = {}
         self.by_value: dict[tuple[str, str], list[float | None]] = {}
@@ -145,7 +145,9 @@ class _Diagnosis:
         """Measure everything."""
         self.expected = self._outputs(lambda place: FLOAT, keep=self.float_states)
         self._advance()
-        self.whole = self._errors(self._watched())
+        integers = self.integer_states
+        outputs = self._outputs(lambda place: INTEGER, keep=integers, watch=self._noting)
+        self.whole = self._errors(outputs)
         self._advance()
         self._sort()
         complete = True
@@ -177,61 +179,44 @@ class _Diagnosis:
         begin: list[State] | None = None,
         first: int = 0,
         keep: list[State] | None = None,
+        watch: Callable[[int], Watch] | None = None,
     ) -> NDArray[np.float64]:
         """Vectors of all texts."""
         vectors: list[NDArray[np.float64]] = [np.zeros(0)] * self.texts
         for number, (rows, inputs) in enumerate(self.batches):
             state = None if begin is None else begin[number]
-            output, made = self.mixed.run(inputs, treat, state, first)
+            watched = None if watch is None else watch(number)
+            output, made = self.mixed.run(inputs, treat, state, first, watched)
             if keep is not None:
                 keep.append(made)
-            self._vectors(vectors, rows, inputs, output)
+            mask = inputs["attention_mask"]
+            for position, row in enumerate(rows):
+                vectors[row] = vector_of_text(self.output.kind, output[position], mask[position])
         return np.stack(vectors)
-
-    def _vectors(
-        self,
-        vectors: list[NDArray[np.float64]],
-        rows: NDArray[np.int64],
-        inputs: JsonDict,
-        output: NDArray[Any],
-    ) -> None:
-        mask = inputs["attention_mask"]
-        for position, row in enumerate(rows):
-            vectors[row] = vector_of_text(self.output.kind, output[position], mask[position])
 
     def _errors(self, vectors: NDArray[np.float64]) -> Errors:
         return 1.0 - row_cosine(self.expected, vectors)
 
-    def _watched(self) -> NDArray[np.float64]:
-        """Run the integer model and note the errors of every place by itself."""
-        vectors: list[NDArray[np.float64]] = [np.zeros(0)] * self.texts
-        for number, (rows, inputs) in enumerate(self.batches):
-            mask = inputs["attention_mask"] != 0
-            original = self.float_states[number].real
+    def _noting(self, number: int) -> Watch:
+        """Note the errors of every place by itself, in a batch."""
+        rows, inputs = self.batches[number]
+        mask = inputs["attention_mask"] != 0
+        original = self.float_states[number].real
 
-            def watch(
-                place: Place,
-                source: NDArray[Any],
-                rounded: NDArray[Any],
-                result: NDArray[Any],
-                rows: NDArray[np.int64] = rows,
-                mask: NDArray[np.bool_] = mask,
-                original: dict[tuple[str, str], NDArray[Any]] = original,
-            ) -> None:
-                arrays = source, rounded, result, original[self._key(place)]
-                per_token = source.ndim == 3 and source.shape[:2] == mask.shape
-                for position, row in enumerate(rows):
-                    real = [
-                        array[position][mask[position]] if per_token else array[position]
-                        for array in arrays
-                    ]
-                    parts = [np.atleast_2d(part).astype(np.float64) for part in real]
-                    self.local[self._key(place)].add(int(row), place, *parts)
+        def watch(
+            place: Place, source: NDArray[Any], rounded: NDArray[Any], result: NDArray[Any]
+        ) -> None:
+            arrays = source, rounded, result, original[place.key]
+            per_token = source.ndim == 3 and source.shape[:2] == mask.shape
+            for position, row in enumerate(rows):
+                real = [
+                    array[position][mask[position]] if per_token else array[position]
+                    for array in arrays
+                ]
+                parts = [np.atleast_2d(part).astype(np.float64) for part in real]
+                self.local[place.key].add(int(row), place, *parts)
 
-            output, state = self.mixed.run(inputs, lambda place: INTEGER, watch=watch)
-            self.integer_states.append(state)
-            self._vectors(vectors, rows, inputs, output)
-        return np.stack(vectors)
+        return watch
 
     def _alone(self, treat: Treat, places: Sequence[Place]) -> Errors:
         """Errors of the float model but for some places."""
@@ -251,20 +236,13 @@ class _Diagnosis:
 
     # Order of measuring: what is likely to matter first.
 
-    @staticmethod
-    def _key(place: Place) -> tuple[str, str]:
-        return place.value, place.name
-
     def _sort(self) -> None:
         found: dict[Kind, _Group] = defaultdict(lambda: _Group([]))
         for place in self.mixed.places:
-            local = self.local[self._key(place)]
-            for kind, error in (
-                (self.kinds.rounding(place), local.rounding),
-                (self.kinds.computing(place), local.computing),
-            ):
+            local = self.local[place.key]
+            for kind in (self.kinds.rounding(place), self.kinds.computing(place)):
                 found[kind].places.append(place)
-                found[kind].noise += ratio(float(error.sum()), float(local.signal.sum()))
+                found[kind].noise += local.noise(kind[0] == ROUNDING)
         ordered = sorted(found.items(), key=lambda item: -item[1].noise)
         self.groups = {kind: group for kind, group in ordered if group.noise > 0}
 
@@ -294,7 +272,7 @@ class _Diagnosis:
             self._advance()
         for place in chosen:
             entry: list[float | None] = [None, None]
-            self.by_value[self._key(place)] = entry
+            self.by_value[place.key] = entry
             entry[0] = float(self._alone(_at([place], INTEGER, FLOAT), [place]).mean())
             self._advance()
             entry[1] = float(self._changed(_at([place], FLOAT, INTEGER), [place]).mean())
@@ -311,12 +289,10 @@ class _Diagnosis:
             if group.alone is None:
                 continue
             for place in group.places:
-                local = self.local[self._key(place)]
-                error = local.rounding if what == ROUNDING else local.computing
-                noise = ratio(float(error.sum()), float(local.signal.sum()))
-                shares[self._key(place)] += float(group.alone.mean()) * noise / group.noise
-        best = sorted(self.mixed.places, key=lambda place: -shares[self._key(place)])
-        return [place for place in best[:_VALUES] if shares[self._key(place)] > 0]
+                noise = self.local[place.key].noise(what == ROUNDING)
+                shares[place.key] += float(group.alone.mean()) * noise / group.noise
+        best = sorted(self.mixed.places, key=lambda place: -shares[place.key])
+        return [place for place in best[:_VALUES] if shares[place.key] > 0]
 
     # Suggestions.
 
@@ -326,15 +302,13 @@ class _Diagnosis:
             for place in self.mixed.places
             if self.kinds.computing(place)[0] == REQUANTISATION
             and self.kinds.feeds_matrix(place)
-            and self.local[self._key(place)].computing.any()
+            and self.local[place.key].computing.any()
         ]
         self._try(
             "biases take off what requantisation adds in the mean: CalibrationOptions.centre, "
             "where it is off",
             {
-                self._key(place): Treatment(
-                    True, True, offset=self.local[self._key(place)].mean_error
-                )
+                place.key: Treatment(True, True, offset=self.local[place.key].mean_error)
                 for place in constant
             },
         )
@@ -343,12 +317,12 @@ class _Diagnosis:
             place
             for group in roundings.values()
             for place in group.places
-            if self.local[self._key(place)].clipped_share > 0
+            if self.local[place.key].clipped_share > 0
         ]
         self._try(
             f"ranges {_WIDER} times as wide where values are clipped, {len(clipped)} of them: "
             "other calibration texts, or observer minmax, where it is another",
-            {self._key(place): Treatment(True, True, _WIDER, _WIDER) for place in clipped},
+            {place.key: Treatment(True, True, _WIDER, _WIDER) for place in clipped},
         )
         order = sorted(roundings.items(), key=lambda item: -(_mean(item[1].alone) or 0.0))
         for (_, where), group in order[:2]:
@@ -356,13 +330,13 @@ class _Diagnosis:
                 f"steps half as large over the same range, {where}: more columns "
                 "(CalibrationOptions.split_share) where layers compute it, or more bits "
                 "(CalibrationOptions.wide_operands) where layers read it",
-                {self._key(place): Treatment(True, True, _FINER) for place in group.places},
+                {place.key: Treatment(True, True, _FINER) for place in group.places},
             )
 
     def _try(self, change: str, treatments: dict[tuple[str, str], Treatment]) -> None:
-        places = [place for place in self.mixed.places if self._key(place) in treatments]
+        places = [place for place in self.mixed.places if place.key in treatments]
         if places:
-            errors = self._changed(lambda p: treatments.get(self._key(p), INTEGER), places)
+            errors = self._changed(lambda p: treatments.get(p.key, INTEGER), places)
             self.tried.append(Suggestion(change, float(errors.mean())))
         self._advance()
 
@@ -376,8 +350,8 @@ class _Diagnosis:
         return replace(result, alone=_mean(group.alone), alone_max=float(group.alone.max()))
 
     def _value(self, place: Place) -> ValueLoss:
-        local = self.local[self._key(place)]
-        alone, without = self.by_value.get(self._key(place), (None, None))
+        local = self.local[place.key]
+        alone, without = self.by_value.get(place.key, (None, None))
         signal = float(local.signal.sum())
         return ValueLoss(
             value=place.value,
@@ -399,12 +373,12 @@ class _Diagnosis:
             kind = max(measured, key=lambda kind: float(measured[kind][text]))
 
             def noise(place: Place, what: str = kind[0], text: int = text) -> float:
-                local = self.local[self._key(place)]
-                error = local.rounding if what == ROUNDING else local.computing
+                local = self.local[place.key]
+                error = local.error(what == ROUNDING)
                 return ratio(float(error[text]), float(local.signal[text]))
 
             def clipped(place: Place, text: int = text) -> float:
-                local = self.local[self._key(place)]
+                local = self.local[place.key]
                 return float(local.clipped[text] / max(int(local.entries[text]), 1))
 
             most = max(self.mixed.places, key=clipped)

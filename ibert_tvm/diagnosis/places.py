@@ -79,6 +79,11 @@ class Place:
         """Name of the integer step."""
         return self.step.name
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from all others."""
+        return self.value, self.name
+
     @cached_property
     def _split(self) -> ActivationQuant | None:
         if self.columns is None:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.errors import DocumentError, LibraryError
+from ..common.errors import DocumentError, LibraryError, UsageError
 from ..common.schema import check
 from ..common.strict_json import JsonObject
+from ..model.artefact import QuantizedModel
+from ..model.tokenization import Tokenizer
 from .buffers import BufferedInputs
 from .library import Library
 from .library_file import parse_metadata
@@ -27,23 +29,28 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def emulated_package(folder: Path) -> Iterator[Library]:
+def emulated_package(folder: Path, model: Path | None = None) -> Iterator[Library]:
     """Load a package for its emulated board.
 
     Parameters
     ----------
     folder : pathlib.Path
         A package that `ibert compile` wrote.
+    model : pathlib.Path, optional
+        The folder of the quantised model that it was compiled from, for its tokenizer.
 
     Yields
     ------
     Library
-        Runs on the board until the end of the block; without a tokenizer, for a package has none.
+        Runs on the board until the end of the block; without a tokenizer where no model is
+        given, for a package has none.
 
     Raises
     ------
     LibraryError
         If the package is damaged, or its document is none of this project's.
+    UsageError
+        If it was compiled from another model.
     TargetError
         If a tool is missing, or no board of its target is emulated.
     """
@@ -59,7 +66,22 @@ def emulated_package(folder: Path) -> Iterator[Library]:
         objects = package_objects(folder, document, description, work)
         engine = PackageEngine(metadata, document, objects, work, description)
         with Library(metadata, 1, engine) as library:
+            if model is not None:
+                library.tokenizer = _tokenizer_of(model, metadata)
             yield library
+
+
+def _tokenizer_of(model: Path, metadata: LibraryMetadata) -> Tokenizer | None:
+    """The tokenizer of the model that a package was compiled from."""
+    quantized = QuantizedModel.load(model)
+    if quantized.info.source_sha256 != metadata.source_sha256:
+        raise UsageError(
+            "the two do not belong together",
+            where=f"{metadata.path} and {model}",
+            why="they say different sources",
+            todo="give the NAME.ibert folder that the package was compiled from, with --model",
+        )
+    return Tokenizer(quantized.tokenizer) if quantized.tokenizer else None
 
 
 def _metadata(folder: Path, document: JsonObject) -> LibraryMetadata:

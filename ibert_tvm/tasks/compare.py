@@ -34,6 +34,11 @@ class MetricResult:
     difference: float | None = None
     interval: tuple[float, float] | None = None
 
+    def within(self, max_drop: float) -> bool:
+        """Whether it fell by no more points than that; one without a value did not."""
+        # Rounded, so that a drop that is shown as 0.30 passes 0.3.
+        return self.difference is not None and round(-self.difference, 6) <= max_drop
+
     def to_json(self) -> JsonDict:
         """Return the result as a JSON-serialisable dictionary."""
         ends = None if self.interval is None else list(self.interval)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ibert_tvm.cli import eval_task
 from ibert_tvm.tasks import TASKS, MetricResult, integer_side
 from tests.encoder.small_encoders import WORDS, tiny
 
@@ -97,7 +96,7 @@ def test_a_drop_that_is_allowed_ends_with_0(
 def test_the_gate_is_on_the_difference() -> None:
     def within(difference: float | None, interval: tuple[float, float]) -> bool:
         result = MetricResult("accuracy", 80.0, 80.3, difference, interval)
-        return eval_task._within(result, 0.3)
+        return result.within(0.3)
 
     assert within(-0.3, (-2, 1)) and within(80.0 - 80.3, (-2, 1)) and within(1, (0, 2))
     assert not within(-0.31, (-2, 1))

@@ -70,7 +70,7 @@ def artefact_lines(source: JsonObject, verbose: bool) -> list[tuple[str, str]]:
 
 
 def model_lines(document: JsonObject, verbose: bool) -> list[tuple[str, str]]:
-    """Describe a `model_document`; parameters and result as for `artefact_lines`."""
+    """Describe a `given_document`; parameters and result as for `artefact_lines`."""
     edges: Sequence[JsonObject] = document["edges"]
     used = [edge for edge in edges if edge["use"] == "value"]
     values = {edge["value"] for edge in used}
