@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.random  # an interrupt is lost where its extensions are imported, so not on first use
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
