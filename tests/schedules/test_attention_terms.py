@@ -10,13 +10,13 @@ import pytest
 
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import TargetDescription, get_target
-from tests.arm import bare_kernels
 from tests.arm.linux_kernels import BoardKernels
 from tests.arm.row_kernels import RowKernel
-from tests.arm.tools import needs
+from tests.arm.tools import board
 from tests.cuda.attention_kernels import AttentionCase, AttentionKernel, attention_kernel
 from tests.cuda.test_attention_kernels import run as run_on_gpu
 from tests.examples import examples
+from tests.schedules.everywhere import check_on_microcontroller
 from tests.schedules.machine import TARGETS, Kernels, runnable
 
 # Sizes that no tile divides, and sizes that all do; a padded sequence beside a whole one.
@@ -110,25 +110,15 @@ def test_on_this_processor(name: str, cases: tuple[str, ...]) -> None:
 
 
 @pytest.mark.qemu
-@pytest.mark.parametrize(
-    ("name", "compiler", "emulator"),
-    [
-        ("rpi4", "aarch64-linux-gnu-gcc", "qemu-aarch64"),
-        pytest.param(
-            "aarch64-i8mm", "aarch64-linux-gnu-gcc", "qemu-aarch64", marks=pytest.mark.slow
-        ),
-        pytest.param("armv7-neon", "arm-linux-gnueabihf-gcc", "qemu-arm", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("name", ["rpi4", "aarch64-i8mm", "armv7-neon"])
 @pytest.mark.slow
-def test_on_boards(name: str, compiler: str, emulator: str) -> None:
-    needs(compiler, emulator)
-    target = get_target(name)
+def test_on_boards(name: str) -> None:
+    target = board(name)
     kernels = {case: kernel_for(target, case) for case in (*FEW, "sliding_over_blocks")}
     functions = {case: schedule_kernel(case, k.func, target) for case, k in kernels.items()}
-    board = BoardKernels(functions, target)
+    emulated = BoardKernels(functions, target)
     for case, kernel in kernels.items():
-        kernel.check(board.run(case, *kernel.arguments))
+        kernel.check(emulated.run(case, *kernel.arguments))
 
 
 @pytest.mark.representatives(1)
@@ -147,12 +137,9 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
     ),
 )
 def test_on_microcontrollers(case: str, target: str) -> None:
-    needs("arm-none-eabi-gcc", "qemu-system-arm")
     kernel = kernel_for(get_target(target), case)
     alone = RowKernel(case, kernel.func, kernel.inputs, [kernel.expected], 1)
-    outputs, counts = bare_kernels.run(alone, get_target(target))
-    np.testing.assert_array_equal(outputs[0], kernel.expected)
-    assert counts.floating_point == 0
+    check_on_microcontroller(alone, get_target(target))
 
 
 @pytest.mark.representatives(1)

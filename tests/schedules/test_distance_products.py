@@ -7,30 +7,35 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.errors import LoweringError
-from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.operators.positions import DistanceProducts
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.types import TensorType
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes import (
+    IntegerProgram,
+    TargetKind,
+    lower_to_kernels,
+    phases_of,
+)
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
-from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import TargetDescription, get_target
-from tests.arm import bare_kernels
-from tests.arm.linux_kernels import BoardKernels
 from tests.arm.row_kernels import RowKernel
-from tests.arm.tools import needs
-from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
 from tests.passes.execution import Compiled, inputs_of, reference
 from tests.passes.small import kernels, small_program
-from tests.schedules.machine import TARGETS, Kernels, runnable
+from tests.schedules.everywhere import (
+    check_on_board,
+    check_on_gpu,
+    check_on_microcontroller,
+    check_on_this_processor,
+    program_kernels,
+)
+from tests.schedules.machine import TARGETS, runnable
 from tests.snapshots import Messages
 
 HEADS, WIDTH, POSITIONS = 3, 20, 17
@@ -93,36 +98,14 @@ def program() -> IntegerProgram:
 
 def term_kernels(target: TargetDescription, length: int = LENGTHS[1]) -> list[RowKernel]:
     """The kernels of terms of two sequences, with inputs and what the specification says."""
-    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
-    lowered = lower_to_kernels(program(), layout, [(2, length)])
-    found = []
-    for var, func in lowered.program.module.functions_items():
-        layer = str(func.attrs["ibert.layer"]) if "ibert.layer" in func.attrs else ""
-        if not isinstance(func, tirx.PrimFunc) or not layer.endswith("_term"):
-            continue
-        function = lowered.fused.module[var.name_hint]
-        arrays = {}
-        for param in function.params:
-            shape = tuple(int(n) for n in param.ty.shape.values)
-            known = lowered.fused.parameters.get(param.name)
-            random = np.random.default_rng(1).integers(-127, 128, shape).astype("int8")
-            arrays[param.name] = random if known is None else known
-        (result,) = evaluate(lowered.fused.module, {}, arrays, var.name_hint)
-        assert result.shape == (2, length, HEADS, length)
-        buffers = [tuple(int(n) for n in param.shape) for param in func.params]
-        shaped = [
-            np.ascontiguousarray(array.reshape(shape))
-            for array, shape in zip([*arrays.values(), result], buffers, strict=True)
-        ]
-        name = f"{var.name_hint}_{length}"
-        found.append(RowKernel(name, func, shaped[:-1], shaped[-1:], result.size))
+
+    def is_term(func: tirx.PrimFunc) -> bool:
+        return str((func.attrs or {}).get("ibert.layer", "")).endswith("_term")
+
+    phases = phases_of(TargetKind.PROCESSOR)
+    found = program_kernels(program(), target, (2, length), is_term, phases)
     assert len(found) in (1, 2), "kernels that differ in constants only may be one"
     return found
-
-
-def arguments(kernel: RowKernel) -> list[np.ndarray]:
-    """Arguments for a call whose results are wrong wherever nothing is written."""
-    return [*kernel.inputs, *(np.full_like(array, 0x5A) for array in kernel.outputs)]
 
 
 def test_entries_are_products_by_head_and_distance() -> None:
@@ -140,53 +123,31 @@ def test_entries_are_products_by_head_and_distance() -> None:
         assert expected[batch, i, h, j] in [(total + 64) >> 7 for total in sums]
 
 
+def both_lengths(target: TargetDescription) -> list[RowKernel]:
+    return [kernel for length in LENGTHS for kernel in term_kernels(target, length)]
+
+
 @pytest.mark.parametrize("name", examples(TARGETS, "x86-64-v3"))
 def test_on_this_processor(name: str) -> None:
     target = runnable(name)
-    found = [kernel for length in LENGTHS for kernel in term_kernels(target, length)]
-    functions = {k.name: schedule_kernel(k.name, k.func, target) for k in found}
-    compiled = Kernels(functions, target)
-    for kernel in found:
-        tensors = [tvm.runtime.tensor(array) for array in arguments(kernel)]
-        compiled.library[kernel.name](*tensors)
-        np.testing.assert_array_equal(tensors[-1].numpy(), kernel.outputs[0])
+    check_on_this_processor(both_lengths(target), target)
 
 
 @pytest.mark.qemu
-@pytest.mark.parametrize(
-    ("name", "compiler", "emulator"),
-    [
-        ("rpi4", "aarch64-linux-gnu-gcc", "qemu-aarch64"),
-        pytest.param("armv7-neon", "arm-linux-gnueabihf-gcc", "qemu-arm", marks=pytest.mark.slow),
-    ],
-)
-def test_on_boards(name: str, compiler: str, emulator: str) -> None:
-    needs(compiler, emulator)
-    target = get_target(name)
-    found = {k.name: k for length in LENGTHS for k in term_kernels(target, length)}
-    functions = {key: schedule_kernel(key, k.func, target) for key, k in found.items()}
-    compiled = BoardKernels(functions, target)
-    for key, kernel in found.items():
-        got = compiled.run(key, *arguments(kernel))[-1]
-        np.testing.assert_array_equal(got.reshape(kernel.outputs[0].shape), kernel.outputs[0])
+@pytest.mark.parametrize("name", ["rpi4", pytest.param("armv7-neon", marks=pytest.mark.slow)])
+def test_on_boards(name: str) -> None:
+    check_on_board(both_lengths, name)
 
 
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", examples(("cortex-m0", "cortex-m4", "cortex-m55"), "cortex-m4"))
 def test_on_microcontrollers(name: str) -> None:
-    needs("arm-none-eabi-gcc", "qemu-system-arm")
-    kernel = term_kernels(get_target(name))[0]
-    outputs, counts = bare_kernels.run(kernel, get_target(name))
-    np.testing.assert_array_equal(outputs[0].reshape(kernel.outputs[0].shape), kernel.outputs[0])
-    assert counts.floating_point == 0
+    check_on_microcontroller(term_kernels(get_target(name))[0], get_target(name))
 
 
 @pytest.mark.parametrize("name", examples(("t4", "a100"), "t4"))
 def test_on_a_gpu(name: str) -> None:
-    kernel = term_kernels(get_target(name))[0]
-    scheduled = schedule_kernel(kernel.name, kernel.func, get_target(name))
-    got = run_kernel(scheduled, arguments(kernel), name)[-1]
-    np.testing.assert_array_equal(got.reshape(kernel.outputs[0].shape), kernel.outputs[0])
+    check_on_gpu(term_kernels(get_target(name))[0], name)
 
 
 def test_projections_of_terms_are_merged() -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
@@ -22,15 +21,18 @@ from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.cuda import CUDA_RULES
 from ibert_tvm.schedules.cuda.fallback import FallbackRule
 from ibert_tvm.targets import TargetDescription, get_target
-from tests.arm import bare_kernels
-from tests.arm.linux_kernels import BoardKernels
 from tests.arm.row_kernels import RowKernel
-from tests.arm.tools import needs
-from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
 from tests.passes.execution import Compiled, inputs_of, reference
 from tests.passes.small import UNPACKED, kernels, small_program
-from tests.schedules.machine import TARGETS, Kernels, runnable
+from tests.schedules.everywhere import (
+    check_on_board,
+    check_on_gpu,
+    check_on_microcontroller,
+    check_on_this_processor,
+    program_kernels,
+)
+from tests.schedules.machine import TARGETS, runnable
 
 HEADS, WIDTH, SHAPE = 3, 20, (2, 5)
 CHANNELS = HEADS * WIDTH
@@ -90,46 +92,14 @@ def program(kind: str) -> IntegerProgram:
 
 def norm_kernels(target: TargetDescription, kind: str) -> list[RowKernel]:
     """The kernels on rows of heads, with inputs and what the specification says of them."""
-    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
-    lowered = lower_to_kernels(program(kind), layout, [SHAPE], phases=UNPACKED)
-    found = []
-    for var, func in lowered.program.module.functions_items():
-        if not isinstance(func, tirx.PrimFunc) or "ibert.rows_per_token" not in func.attrs:
-            continue
-        function = lowered.fused.module[var.name_hint]
-        random = np.random.default_rng(1)
-        arrays = {
-            param.name: lowered.fused.parameters.get(param.name)
-            if param.name in lowered.fused.parameters
-            else random.integers(*lowered.bounds[param.name], param_shape(param)).astype("int16")
-            for param in function.params
-        }
-        results = evaluate(lowered.fused.module, {}, arrays, var.name_hint)
-        buffers = [tuple(int(n) for n in param.shape) for param in func.params]
-        shaped = [
-            np.ascontiguousarray(array.reshape(shape))
-            for array, shape in zip([*arrays.values(), *results], buffers, strict=True)
-        ]
-        count = len(function.params)
-        assert buffers[0] == (SHAPE[0] * SHAPE[1] * HEADS, WIDTH)
-        found.append(
-            RowKernel(var.name_hint, func, shaped[:count], shaped[count:], results[0].size)
-        )
-    return found
 
+    def is_norm(func: tirx.PrimFunc) -> bool:
+        return "ibert.rows_per_token" in (func.attrs or {})
 
-def param_shape(param: relax.Var) -> tuple[int, ...]:
-    return tuple(int(n) for n in param.ty.shape.values)
-
-
-def arguments(kernel: RowKernel) -> list[np.ndarray]:
-    """Arguments for a call whose results are wrong wherever nothing is written."""
-    return [*kernel.inputs, *(np.full_like(array, 0x5A) for array in kernel.outputs)]
-
-
-def check(kernel: RowKernel, results: list[np.ndarray]) -> None:
-    for got, expected in zip(results[-len(kernel.outputs) :], kernel.outputs, strict=True):
-        np.testing.assert_array_equal(got.reshape(expected.shape), expected, err_msg=kernel.name)
+    found = program_kernels(program(kind), target, SHAPE, is_norm, UNPACKED)
+    assert len(found) == 2
+    assert all(kernel.inputs[0].shape == (SHAPE[0] * SHAPE[1] * HEADS, WIDTH) for kernel in found)
+    return [replace(kernel, name=f"{kind}_{kernel.name}") for kernel in found]
 
 
 def test_what_joins_a_kernel_fits_its_rows() -> None:
@@ -149,35 +119,16 @@ def test_what_joins_a_kernel_fits_its_rows() -> None:
 @pytest.mark.parametrize("kind", ["short", "wide"])
 def test_on_this_processor(name: str, kind: str) -> None:
     target = runnable(name)
-    found = norm_kernels(target, kind)
-    assert len(found) == 2
-    functions = {k.name: schedule_kernel(k.name, k.func, target) for k in found}
-    compiled = Kernels(functions, target)
-    for kernel in found:
-        tensors = [tvm.runtime.tensor(array) for array in arguments(kernel)]
-        compiled.library[kernel.name](*tensors)
-        check(kernel, [tensor.numpy() for tensor in tensors])
+    check_on_this_processor(norm_kernels(target, kind), target)
 
 
 @pytest.mark.slow
 @pytest.mark.qemu
-@pytest.mark.parametrize(
-    ("name", "compiler", "emulator"),
-    [
-        ("rpi4", "aarch64-linux-gnu-gcc", "qemu-aarch64"),
-        pytest.param("armv7-neon", "arm-linux-gnueabihf-gcc", "qemu-arm", marks=pytest.mark.slow),
-    ],
-)
-def test_on_boards(name: str, compiler: str, emulator: str) -> None:
-    needs(compiler, emulator)
-    target = get_target(name)
-    found = {
-        f"{kind}_{k.name}": k for kind in ("short", "wide") for k in norm_kernels(target, kind)
-    }
-    functions = {key: schedule_kernel(key, k.func, target) for key, k in found.items()}
-    compiled = BoardKernels(functions, target)
-    for key, kernel in found.items():
-        check(kernel, compiled.run(key, *arguments(kernel)))
+@pytest.mark.parametrize("name", ["rpi4", "armv7-neon"])
+def test_on_boards(name: str) -> None:
+    check_on_board(
+        lambda target: [k for kind in ("short", "wide") for k in norm_kernels(target, kind)], name
+    )
 
 
 @pytest.mark.qemu
@@ -190,11 +141,8 @@ def test_on_boards(name: str, compiler: str, emulator: str) -> None:
     ),
 )
 def test_on_microcontrollers(target: str, kind: str) -> None:
-    needs("arm-none-eabi-gcc", "qemu-system-arm")
     for kernel in norm_kernels(get_target(target), kind):
-        outputs, counts = bare_kernels.run(kernel, get_target(target))
-        check(kernel, outputs)
-        assert counts.floating_point == 0
+        check_on_microcontroller(kernel, get_target(target))
 
 
 @pytest.mark.slow
@@ -202,8 +150,7 @@ def test_on_microcontrollers(target: str, kind: str) -> None:
 def test_on_a_gpu(kind: str) -> None:
     rules = [rule for rule in CUDA_RULES if not isinstance(rule, FallbackRule)]
     for kernel in norm_kernels(get_target("t4"), kind):
-        scheduled = schedule_kernel(kernel.name, kernel.func, get_target("t4"), rules)
-        check(kernel, run_kernel(scheduled, arguments(kernel)))
+        check_on_gpu(kernel, rules=rules)
 
 
 def test_packed_kernels_go_as_far_as_tokens_have_heads() -> None:
