@@ -168,6 +168,8 @@ class Evaluation:
 
     Attributes
     ----------
+    graph
+        The kernel.
     bindings
         ``Bind`` statements that must come before whatever uses the entries: one per stage and
         let-binding, so that nothing is computed twice and no expression grows deep, which
@@ -175,7 +177,7 @@ class Evaluation:
     """
 
     def __init__(self, graph: StageGraph, leaves: dict[tirx.Var, Leaf]) -> None:
-        self._graph = graph
+        self.graph = graph
         self._leaves = leaves
         self._known: dict[tirx.Var, list[tuple[list[tirx.Expr], tirx.Expr]]] = {}
         self.bindings: list[tirx.Stmt] = []
@@ -202,7 +204,7 @@ class Evaluation:
         """
         if buffer in self._leaves:
             return self._leaves[buffer](list(indices))
-        stage = self._graph.producer(buffer)
+        stage = self.graph.producer(buffer)
         if stage is None:
             return tirx.BufferLoad(buffer, list(indices))
         for known, value in self._known.get(buffer, []):
@@ -284,7 +286,7 @@ class Evaluation:
         """Producers inlined where they are read, under whatever condition that is."""
 
         def load(part: tirx.Expr) -> tirx.Expr:
-            stage = self._graph.producer(part.source)
+            stage = self.graph.producer(part.source)
             if isinstance(self._leaves.get(part.source), EarlyLoad):
                 return tirx.BufferLoad(part.source, list(part.indices))
             if part.source in self._leaves or stage is None:

@@ -85,15 +85,15 @@ class _Kernel:
         turns = -(-self.length // self.warps)
         bounds = {row: self.rows, group: self.groups, warp: self.warps, lane: WARP}
         first = (group * WARP + lane) * self.width
-        run = RunOfChannels.of(self.width, lambda _step: first, 1, {**bounds, token: turns})
+        run = RunOfChannels(self.width, lambda _step: first, 1, {**bounds, token: turns})
         numbers = self._numbers(row, lane, bounds)
         place = token * self.warps + warp
         totals = self._totals(run, row, place)
         late = Loads(run, kept=False)
-        known = {buffer: late.leaf(buffer) for buffer in self.graph.parameters}
+        known = late.leaves(self.graph)
         known |= {stage.buffer: numbers.leaves[stage.buffer] for stage in self.scalars}
         known |= totals.leaves
-        outputs = Results.of(self.graph, self.graph.evaluate(known), run, [row], self.results)
+        outputs = Results(self.graph.evaluate(known), run, [row], self.results)
 
         inside = first < self.channels if self.channels % (self.width * WARP) else None
         some = place < self.length if self.length % self.warps else None
@@ -115,7 +115,7 @@ class _Kernel:
     def _totals(self, run: RunOfChannels, row: tirx.Var, place: tirx.Expr) -> _Totals:
         """Reductions of a lane's channels over the tokens of its warp, then of all warps."""
         loads = Loads(run, kept=False)
-        leaves = {buffer: loads.leaf(buffer) for buffer in self.graph.parameters}
+        leaves = loads.leaves(self.graph)
         totals = _Totals()
         for stage in self.sums:
             dtype = str(stage.buffer.ty.dtype)
@@ -147,7 +147,7 @@ class _Kernel:
         """Numbers of the row, which every warp computes from all tokens."""
         width = next(width for width in _WIDTHS if self.length % width == 0)
         runs = self.length // width
-        tokens = RunOfChannels.of(
+        tokens = RunOfChannels(
             width,
             lambda step: (step * WARP + lane) * width,
             -(-runs // WARP),
@@ -155,7 +155,7 @@ class _Kernel:
             (lambda step: step * WARP + lane < runs) if runs % WARP else None,
         )
         loads = Loads(tokens, kept=False)
-        leaves = {buffer: loads.leaf(buffer) for buffer in self.graph.parameters}
+        leaves = loads.leaves(self.graph)
         numbers = RowScalars(self.graph, tokens, row, leaves, 1, loads)
         numbers.add(self.scalars, self.length)
         numbers.statements[:0] = loads.declarations

@@ -104,13 +104,13 @@ def _kernel(graph: StageGraph, results: list[StageDefinition], multiprocessors: 
     count = block * threads + place
     row = tirx.floordiv(count, channels // width)
     extents = {block: blocks, place: threads}
-    run = RunOfChannels.of(
+    run = RunOfChannels(
         width, lambda step: tirx.floormod(count, channels // width) * width, 1, extents
     )
     loads = Loads(run, kept=False)
-    leaves = {buffer: loads.leaf(buffer) for buffer in graph.parameters}
+    leaves = loads.leaves(graph)
     indices = unravelled(row, leading)
-    outputs = Results.of(graph, graph.evaluate(leaves), run, indices, results)
+    outputs = Results(graph.evaluate(leaves), run, indices, results)
     body = [*loads.declarations, *outputs.declarations]
     work = run.each_step(sequence([*loads.copies, *outputs.entries]))
     body.append(guarded(count < runs if runs % threads else None, work))

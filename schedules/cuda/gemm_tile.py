@@ -66,31 +66,25 @@ class GemmTile:
     stages: int = 2
 
     def __post_init__(self) -> None:
+        multiples = (
+            ("warp_rows", self.warp_rows, "16", _FRAGMENT),
+            ("warp_columns", self.warp_columns, "16", _FRAGMENT),
+            ("block_rows", self.block_rows, "warp_rows", self.warp_rows),
+            ("block_columns", self.block_columns, "warp_columns", self.warp_columns),
+            ("stage_depth", self.stage_depth, "32 per part of the depth", 32 * self.warp_depths),
+        )
         problems = [
-            (self.warp_rows < 1 or self.warp_rows % _FRAGMENT, "warp_rows is no multiple of 16"),
-            (
-                self.warp_columns < 1 or self.warp_columns % _FRAGMENT,
-                "warp_columns is no multiple of 16",
-            ),
-            (
-                self.block_rows < 1 or self.block_rows % max(self.warp_rows, 1),
-                "block_rows is no multiple of warp_rows",
-            ),
-            (
-                self.block_columns < 1 or self.block_columns % max(self.warp_columns, 1),
-                "block_columns is no multiple of warp_columns",
-            ),
-            (
-                self.warp_depths < 1 or self.stage_depth % (32 * max(self.warp_depths, 1)),
-                "stage_depth is no multiple of 32 per part of the depth",
-            ),
+            (min(size, unit) < 1 or size % max(unit, 1), f"{name} is no multiple of {of}")
+            for name, size, of, unit in multiples
+        ]
+        parts = self.warp_depths
+        problems += [
             (self.stage_depth & (self.stage_depth - 1), "stage_depth is no power of two"),
             (not 2 <= self.stages <= 8, "stages is not within 2 to 8"),
             (self.accumulators > _MOST_ACCUMULATORS, "a warp's tile has over 4096 results"),
             (self.threads > 1024, "a block has over 1024 threads"),
             (
-                self.warp_depths & (self.warp_depths - 1)
-                or self.warp_columns // 2 < self.warp_depths,
+                parts & (parts - 1) or self.warp_columns // 2 < parts,
                 "warp_depths is no power of two up to half of warp_columns",
             ),
         ]

@@ -15,7 +15,7 @@ Strategy
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 
 from tvm import tirx
 
@@ -305,7 +305,7 @@ class _Kernel:
         steady: bool,
     ) -> tuple[list[tirx.Stmt], tirx.Stmt]:
         product, graph = self.product, self.graph
-        run = RunOfChannels.of(
+        run = RunOfChannels(
             self.run,
             lambda _step: number * self.run,
             1,
@@ -313,7 +313,7 @@ class _Kernel:
         )
         loads = Loads(run, kept=False)
         # What depends on no row.
-        of_columns = Loads(replace(run, variables=(number, run.lane, run.step)), kept=False)
+        of_columns = Loads(run.without(row), kept=False)
         leaves: dict[tirx.Var, Leaf] = {
             parameter: (of_columns if steady and len(_shape(parameter)) == 1 else loads).leaf(
                 parameter
@@ -322,7 +322,7 @@ class _Kernel:
         }
         leaves[product.sums] = lambda _indices: entry(run.lane)
         results = [stage for stage in graph.stages.values() if stage.buffer in graph.outputs]
-        outputs = Results.of(graph, graph.evaluate(leaves), run, [row], results)
+        outputs = Results(graph.evaluate(leaves), run, [row], results)
         statements = [
             *loads.declarations,
             *loads.copies,

@@ -173,7 +173,7 @@ def _kernel(
     row = block * tile.rows + line if tile.rows > 1 else block
     threads = {block: blocks, line: tile.rows, lane: lanes}
     runs, steps = channels // tile.width, tile.steps(channels)
-    run = RunOfChannels.of(
+    run = RunOfChannels(
         tile.width,
         lambda step: (step * lanes + lane) * tile.width,
         steps,
@@ -181,7 +181,7 @@ def _kernel(
         (lambda step: step * lanes + lane < runs) if runs % lanes else None,
     )
     kept = Loads(run, kept=True)
-    leaves = {buffer: kept.leaf(buffer) for buffer in graph.parameters}
+    leaves = kept.leaves(graph)
     numbers = RowScalars(graph, run, row, leaves, tile.warps)
     numbers.add(scalars, channels)
 
@@ -191,7 +191,7 @@ def _kernel(
     for buffer in graph.parameters:
         if not early and not kept.holds(buffer):
             known[buffer] = late.leaf(buffer)
-    outputs = Results.of(graph, graph.evaluate(known), run, [row], results)
+    outputs = Results(graph.evaluate(known), run, [row], results)
     body = [
         *kept.declarations,
         *([] if early else late.declarations),

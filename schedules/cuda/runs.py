@@ -10,8 +10,8 @@ registers, which go to memory as the narrower type that they fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 
 import tvm_ffi
 from tvm import ir, sym, tirx
@@ -34,74 +34,54 @@ _NARROW = ("int8", "uint8", "int16")
 _BOUNDS = {"int8": (-128, 127), "uint8": (0, 255)}
 
 
-@dataclass(frozen=True)
 class RunOfChannels:
     """Channels of one thread.
 
-    Attributes
+    Parameters
     ----------
     width
         Channels that lie next to each other.
     first
-        The first of them, in terms of `step`.
-    lane
-        Variable that counts the channels of a run.
-    step, steps
-        Variable that counts the runs of the thread, and how many there are.
+        Takes `step`; the first of the channels of a run.
+    steps
+        How many runs the thread has.
+    extents
+        How far the variables of `first` run.
     inside
-        Whether the run that `step` counts exists; None where all do.
+        Takes `step`; whether that run exists. None where all do.
+
+    Attributes
+    ----------
+    lane, step
+        Variables that count the channels of a run, and the runs of the thread.
     analyzer
         Knows how far the variables run.
     variables
         All that are defined before anything is computed.
     """
 
-    width: int
-    first: tirx.Expr
-    lane: tirx.Var
-    step: tirx.Var
-    steps: int
-    inside: tirx.Expr | None
-    analyzer: sym.Analyzer
-    variables: tuple[tirx.Var, ...]
-
-    @staticmethod
-    def of(
+    def __init__(
+        self,
         width: int,
         first: Callable[[tirx.Var], tirx.Expr],
         steps: int,
-        extents: dict[tirx.Var, int],
+        extents: Mapping[tirx.Var, int],
         inside: Callable[[tirx.Var], tirx.Expr] | None = None,
-    ) -> RunOfChannels:
-        """Channels of a thread.
+    ) -> None:
+        self.width, self.steps = width, steps
+        self.lane, self.step = tirx.Var("lane", "int32"), tirx.Var("step", "int32")
+        self.first = first(self.step)
+        self.inside = None if inside is None else inside(self.step)
+        self.variables = (*extents, self.lane, self.step)
+        self.analyzer = sym.Analyzer()
+        for var, extent in zip(self.variables, (*extents.values(), width, steps), strict=True):
+            self.analyzer.bind(var, ir.Range(0, extent))
 
-        Parameters
-        ----------
-        width, steps
-            As above.
-        first, inside
-            Take `step`.
-        extents
-            How far the variables of `first` run.
-
-        Returns
-        -------
-        RunOfChannels
-        """
-        lane, step = tirx.Var("lane", "int32"), tirx.Var("step", "int32")
-        analyzer = sym.Analyzer()
-        for var, extent in {**extents, lane: width, step: steps}.items():
-            analyzer.bind(var, ir.Range(0, extent))
-        return RunOfChannels(
-            width,
-            first(step),
-            lane,
-            step,
-            steps,
-            None if inside is None else inside(step),
-            analyzer,
-            (*extents, lane, step),
-        )
+    def without(self, variable: tirx.Var) -> RunOfChannels:
+        """The same channels, for what can be computed before a variable is known."""
+        run = copy(self)
+        run.variables = tuple(var for var in self.variables if not var.same_as(variable))
+        return run
 
     @property
     def channel(self) -> tirx.Expr:
@@ -158,6 +138,10 @@ class Loads:
     def leaf(self, buffer: tirx.Var) -> Leaf:
         """How expressions read a parameter."""
         return EarlyLoad(lambda indices: self._read(buffer, indices))
+
+    def leaves(self, graph: StageGraph) -> dict[tirx.Var, Leaf]:
+        """How expressions read all parameters of a kernel."""
+        return {buffer: self.leaf(buffer) for buffer in graph.parameters}
 
     def place(self, lane: tirx.Expr) -> tirx.Expr:
         """Where an array of registers holds the entry of a lane."""
@@ -320,9 +304,19 @@ class Store:
         return tirx.BufferStore(self._held, value.astype(self.dtype), [self._run.lane])
 
 
-@dataclass(frozen=True)
 class Results:
     """All outputs of a thread's channels.
+
+    Parameters
+    ----------
+    evaluation
+        Where entries are computed; it must be new.
+    run
+        The channels.
+    row
+        Indices of the row, without that of the channel.
+    results
+        Stages that write outputs [..., channels], in program order.
 
     Attributes
     ----------
@@ -332,42 +326,19 @@ class Results:
         Statements that compute the results of a run, and store them.
     """
 
-    declarations: list[tirx.Stmt]
-    entries: list[tirx.Stmt]
-
-    @staticmethod
-    def of(
-        graph: StageGraph,
+    def __init__(
+        self,
         evaluation: Evaluation,
         run: RunOfChannels,
         row: Sequence[tirx.Expr],
         results: Sequence[StageDefinition],
-    ) -> Results:
-        """Compute and store outputs.
-
-        Parameters
-        ----------
-        graph
-            The kernel's.
-        evaluation
-            Where entries are computed; it must be new.
-        run
-            The channels.
-        row
-            Indices of the row, without that of the channel.
-        results
-            Stages that write outputs [..., channels], in program order.
-
-        Returns
-        -------
-        Results
-        """
+    ) -> None:
         puts, writes, declarations = [], [], []
         for stage in results:
             store = Store(run, stage.buffer, [*row, run.first])
             indices = [*row, run.channel]
             value = evaluation.value(stage, indices)
-            if graph.readers(stage.buffer):
+            if evaluation.graph.readers(stage.buffer):
                 # What other results are made of needs its bounds.
                 value = unpacked(evaluation.define(stage.buffer, indices, value))
             else:
@@ -375,4 +346,5 @@ class Results:
             declarations.append(store.declaration)
             puts.append(store.put(value))
             writes.append(store.write)
-        return Results(declarations, [run.each_lane(evaluation.before(*puts)), *writes])
+        self.declarations = declarations
+        self.entries = [run.each_lane(evaluation.before(*puts)), *writes]
