@@ -154,9 +154,14 @@ def _tokenizer_of(encoder: Encoder) -> Any:
     """The model's tokenizer as one of transformers."""
     own = encoder.tokenizer.fast_copy()
     names = [record.name for record in encoder.library.metadata.inputs]
+    # Pipelines ask for the unknown token, and leave special ones out of entities.
+    special = dict(encoder.tokenizer.special_tokens)
+    if unknown := getattr(own.model, "unk_token", None):
+        special.setdefault("unk_token", unknown)
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=own,
         model_max_length=encoder.max_seq_length,
         model_input_names=names,
-        pad_token=own.id_to_token(encoder.tokenizer.pad_id),
+        truncation_side=encoder.tokenizer.truncation_side,
+        **{"pad_token": own.id_to_token(encoder.tokenizer.pad_id), **special},
     )

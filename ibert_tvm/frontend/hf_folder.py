@@ -13,10 +13,16 @@ from ..common.schema import STRING, either, one_of
 from ..common.strict_json import JsonDict, JsonObject, shown
 from ..model.heads import HEADS, PooledTokens, WholePipeline, head_of_class
 from ..model.model_info import SCORES
-from ..model.tokenization import tokenizer_files
 from .errors import ModelSourceError
 from .folder_files import hub_snapshot, not_a_model, read_json, weight_files
-from .sentence_pipeline import ACTIVATIONS, Pipeline, read_pipeline, transformer_place
+from .sentence_pipeline import (
+    ACTIVATIONS,
+    Pipeline,
+    read_pipeline,
+    transformer_place,
+    transformer_settings,
+)
+from .source_tokenizer import source_tokenizer
 
 TESTED_ARCHITECTURES = (
     "bert",
@@ -122,11 +128,16 @@ class HfFolder:
             "source": str(self.path),
             "description": f"{self.model_type} from {self.path.name}, head {head}",
             "sha256": files_sha256(self.weights),
-            "tokenizer": tokenizer_files(self.model) or tokenizer_files(self.path),
+            "tokenizer": source_tokenizer(self.model, self.path, lower_case=self._lower_case),
             "notes": self._notes(head),
             "problem_type": problem_type(self.config.get("problem_type"), head),
             **self._prompts(head),
         }
+
+    @property
+    def _lower_case(self) -> bool:
+        """Whether sentence-transformers makes texts lower case before it tokenises."""
+        return transformer_settings(self.path).get("do_lower_case") is True
 
     def _prompts(self, head: str) -> JsonDict:
         """What may be put before texts whose embedding is asked for."""
@@ -266,12 +277,12 @@ def given_tokenizer(path: str | Path) -> dict[str, bytes]:
         If there are none.
     """
     folder = Path(path).expanduser()
-    files = tokenizer_files(folder)
+    files = source_tokenizer(folder)
     if not files:
         raise ModelSourceError(
             f"there is no tokenizer in {folder}",
             where=str(folder),
-            why="it has neither tokenizer.json, nor vocab.txt, nor vocab.json with merges.txt"
+            why="it has no file that transformers makes a tokenizer of"
             if folder.is_dir()
             else "it is not a folder",
             todo="give the folder that holds the model's tokenizer files",

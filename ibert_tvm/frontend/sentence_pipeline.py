@@ -27,6 +27,17 @@ _LARGEST = 2**20
 _CLASSIFICATION = "sequence-classification"
 """Task of a reranker, whose scores nothing follows."""
 
+_TRANSFORMER_SETTINGS = (
+    "bert",
+    "roberta",
+    "distilbert",
+    "camembert",
+    "albert",
+    "xlm-roberta",
+    "xlnet",
+)
+"""Names of sentence-transformers' settings of a transformer, in its order of looking."""
+
 
 @dataclass(frozen=True)
 class Pooling:
@@ -146,6 +157,25 @@ def transformer_place(folder: Path, modules: Any) -> Path:
         if kind in ("Transformer", "MLMTransformer"):
             return place
     return folder
+
+
+def transformer_settings(folder: Path) -> dict[str, Any]:
+    """What sentence-transformers reads beside the transformer; empty where there is no such file.
+
+    Raises
+    ------
+    ModelSourceError
+        If a file is damaged, or names a place outside of the folder.
+    """
+    listed = folder / "modules.json"
+    place = folder
+    if listed.is_file():
+        place = transformer_place(folder, read_json(listed, folder, [{}]))
+    for name in _TRANSFORMER_SETTINGS:
+        file = place / f"sentence_{name}_config.json"
+        if file.is_file():
+            return read_json(file, folder)
+    return {}
 
 
 def read_pipeline(folder: Path, modules: Any) -> Pipeline:

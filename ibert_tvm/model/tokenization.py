@@ -29,7 +29,8 @@ MAX_TOKENIZER_BYTES = 64 * 2**20
 """Of one file: those of vocabularies of 250,000 tokens have 17 MiB."""
 MAX_CHARACTERS = 2**20
 """Of a text."""
-_MAX_DEPTH = 16
+MAX_TOKENIZER_DEPTH = 16
+"""Of objects and arrays in the JSON of its settings."""
 _OVERLAP = 128
 """Tokens that windows of a long context share, as in the original evaluation of SQuAD."""
 _BEHAVIOUR = "its vocabulary and settings"
@@ -180,6 +181,12 @@ class Tokenizer:
         length = config.get("model_max_length")
         self.model_max_length = length if type(length) is int and length > 0 else None
         # transformers returns only these, and a model without token types is given zeros.
+        self.special_tokens = {
+            key: str(value.get("content") if isinstance(value, Mapping) else value)
+            for key, value in config.items()
+            if key.endswith("_token") and isinstance(value, (str, Mapping))
+        }
+        self.truncation_side = "left" if config.get("truncation_side") == "left" else "right"
         names = config.get("model_input_names")
         self._has_types = not isinstance(names, list) or "token_type_ids" in names
 
@@ -235,7 +242,7 @@ class Tokenizer:
                 encodings = self._tokenizer.encode_batch(items)
             truncated = tuple(i for i, e in enumerate(encodings) if len(e.ids) > max_length)
             if truncated:
-                self._tokenizer.enable_truncation(max_length)
+                self._tokenizer.enable_truncation(max_length, direction=self.truncation_side)
                 with _refusing(_BEHAVIOUR):
                     encodings = self._tokenizer.encode_batch(items)
         for index, encoding in enumerate(encodings):
@@ -337,7 +344,7 @@ class Tokenizer:
         if name not in self.files:
             return {}
         try:
-            document = parse(decode(self.files[name]), _MAX_DEPTH)
+            document = parse(decode(self.files[name]), MAX_TOKENIZER_DEPTH)
         except DocumentError as error:
             raise _damaged(name, "; ".join(filter(None, (error.what, error.why)))) from error
         return document if isinstance(document, dict) else {}

@@ -25,6 +25,7 @@ from ..common.errors import OutputError, UsageError
 from ..common.files import check_writable, files_sha256, write_folder
 from ..common.strict_json import JsonDict
 from ..frontend.hf_folder import HfFolder
+from ..frontend.source_tokenizer import source_tokenizer
 from ..frontend.transformers_import import float_module, input_names
 from ..model.heads import HEADS, head_of_class
 from ..model.model_info import ModelInfo, OutputInfo
@@ -157,7 +158,7 @@ class _Run:
                 why="the folder has no tokenizer files",
                 todo="copy them there from the model that it was made from",
             )
-        self.tokenizer = Tokenizer(self.tokenizer_files)
+        self.tokenizer = Tokenizer(source_tokenizer(folder.model, folder.path))
         self._check()
 
     def _check(self) -> None:

@@ -14,6 +14,7 @@ from ibert_tvm import Encoder
 from ibert_tvm.common.errors import UsageError
 from tests.encoder.small_encoders import tiny
 from tests.extras import needs
+from tests.runtime.conftest import VOCABULARY
 from tests.snapshots import Messages
 
 TEXTS = ["hello world", "small big small", "", "big", "world hello small small"]
@@ -86,8 +87,21 @@ def test_transformers_classifies_texts(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_transformers_tags_tokens(tmp_path: Path) -> None:
     encoder = with_head("tokens", tmp_path)
+    from transformers import AutoTokenizer
+
     from ibert_tvm.adapters.transformers import pipeline
 
+    folder = tmp_path / "words"
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
+    (folder / "config.json").write_text('{"model_type": "bert"}')
+    # Words that are not in the vocabulary, and words of several tokens, are as in the text.
+    odd = "hello Oddity, small-big world"
+    for strategy in ("none", "simple", "first", "average", "max"):
+        tag = pipeline("ner", encoder, aggregation_strategy=strategy)
+        found = tag(odd)
+        tag.tokenizer = AutoTokenizer.from_pretrained(folder)
+        assert found == tag(odd) and "[UNK]" not in {entity["word"] for entity in found}
     text = "hello small big world"
     for task, strategy in (("token-classification", "none"), ("ner", "simple")):
         tag = pipeline(task, encoder, aggregation_strategy=strategy)

@@ -215,7 +215,7 @@ def test_inspect_library(ibert: Callable[..., Outcome], compiled: Path) -> None:
     shapes = [(f["batch"], f["seq_len"]) for f in document["functions"]]
     assert sorted(shapes) == [(2, 8), (2, 16)]
     assert document["info"]["head"] == "sequence_classification"
-    assert document["tokenizer"] == ["vocab.txt"]
+    assert document["tokenizer"] == ["tokenizer.json", "tokenizer_config.json"]
 
 
 def test_every_batch_is_compiled_at_every_length(artefact: Path) -> None:

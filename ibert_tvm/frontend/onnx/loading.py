@@ -18,6 +18,7 @@ from ..model import CanonicalModel
 from ..qdq.importing import import_quantised_onnx_model
 from ..qdq.qoperator import is_quantised
 from ..request import Request
+from ..source_tokenizer import source_tokenizer
 from .importing import import_onnx_model
 from .reading import data_files, read_model_files
 
@@ -50,8 +51,8 @@ def load_onnx(file: Path, request: Request) -> CanonicalModel:
     assert inputs is None or isinstance(inputs, Mapping)  # as the record of the source says
     model, sources = read_model_files(file)
     folder = request.tokenizer or file.parent
-    files = given_tokenizer(folder) if request.tokenizer else tokenizer_files(folder)
     config = _config(file.parent, folder)
+    files = given_tokenizer(folder) if request.tokenizer else source_tokenizer(folder)
     pad = config.get("pad_token_id")
     if files and not isinstance(pad, int):
         pad = Tokenizer(files).pad_id

@@ -9,26 +9,16 @@ from typing import TYPE_CHECKING
 
 from ...model.trained_scales import FILE, read_scales
 from ..errors import ModelSourceError
-from ..folder_files import hub_snapshot, is_hub_entry, is_model_folder, read_json
+from ..folder_files import hub_snapshot, is_hub_entry, is_model_folder
 from ..hf_folder import HfFolder, check_head, read_config
 from ..request import Request
-from ..sentence_pipeline import transformer_place
+from ..sentence_pipeline import transformer_settings
 from .record import ModelSource, register_source
 
 if TYPE_CHECKING:
     from ..model import CanonicalModel
 
 _FILES = (".json", ".txt", ".safetensors", ".bin", ".model")
-_TRANSFORMER_SETTINGS = (
-    "bert",
-    "roberta",
-    "distilbert",
-    "camembert",
-    "albert",
-    "xlm-roberta",
-    "xlnet",
-)
-"""Names of sentence-transformers' settings of a transformer, in its order of looking."""
 
 
 def _load(
@@ -74,14 +64,8 @@ def _text_length(path: Path) -> int | None:
     As `sentence_transformers` does: a ``max_seq_length`` beside the transformer comes before the
     tokenizer's ``model_max_length``.
     """
-    listed = path / "modules.json"
-    place = transformer_place(path, read_json(listed, path, [{}])) if listed.is_file() else path
-    for name in _TRANSFORMER_SETTINGS:
-        file = place / f"sentence_{name}_config.json"
-        if file.is_file():
-            length = read_json(file, path).get("max_seq_length")
-            return length if type(length) is int and length > 0 else None
-    return None
+    length = transformer_settings(path).get("max_seq_length")
+    return length if type(length) is int and length > 0 else None
 
 
 register_source(

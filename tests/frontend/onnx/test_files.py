@@ -44,9 +44,9 @@ def test_a_file_is_loaded_with_its_facts(tmp_path, file):
     assert (info.architecture, info.head, info.source) == ("onnx", "none", str(file))
     assert info.source_sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     assert info.description == "ONNX model model.onnx, head none"
-    assert info.tokenizer_files == ("vocab.txt",)
+    assert info.tokenizer_files == ("tokenizer.json", "tokenizer_config.json")
     assert info.static_shape is None
-    assert model.tokenizer["vocab.txt"].startswith(b"[PAD]\n")
+    assert b"hello" in model.tokenizer["tokenizer.json"]
     # A mask that the graph does not use is still an input of it.
     assert info.inputs == ("input_ids", "attention_mask")
 

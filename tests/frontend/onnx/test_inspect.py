@@ -137,7 +137,7 @@ def test_quantise_with_a_tokenizer_and_evaluate(
         "quantize", file, "-o", output, "--tokenizer", tokenizer, "--calibration", texts
     )
     assert outcome.code == 0
-    assert (output / "tokenizer" / "vocab.txt").is_file()
+    assert (output / "tokenizer" / "tokenizer.json").is_file()
     outcome = ibert("eval", output, "--against", file, "--text", texts, "--seq-len", 16, "--json")
     assert outcome.code == 0
     assert outcome.document["cosine_mean"] > 0.99
