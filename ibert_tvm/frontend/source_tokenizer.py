@@ -184,7 +184,8 @@ def _put_lower_case_first(backend: Any) -> None:
     from tokenizers.normalizers import Lowercase, Sequence
 
     own = backend.normalizer
-    steps = list(own) if isinstance(own, Sequence) else [] if own is None else [own]
+    several = isinstance(own, Sequence)
+    steps = list(own) if several else [] if own is None else [own]
     if not any(isinstance(step, Lowercase) for step in steps):
         backend.normalizer = Sequence([Lowercase(), *steps])
 
