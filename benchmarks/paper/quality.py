@@ -81,7 +81,7 @@ def accuracy(name: str, data: Path, models: Path) -> dict[str, Any]:
         Metrics by column: ``quantised``, and ``finetuned`` where there is one.
     """
     import ibert_tvm
-    from ibert_tvm.tasks import TASKS, evaluate_task, float_side, integer_side, size
+    from ibert_tvm.tasks import TASKS, evaluate_task, float_side, integer_side
 
     task, options = TASKS[BUILT[name].kind], _options(name)
     samples = task.read(_test_file(name, data), options)
@@ -90,7 +90,7 @@ def accuracy(name: str, data: Path, models: Path) -> dict[str, Any]:
     finetuned = models / f"{name}-integer.ibert"
     if finetuned.exists():
         candidates["finetuned"] = finetuned
-    row: dict[str, Any] = {"task": name, "samples": size(samples), "seq_len": LONGEST}
+    row: dict[str, Any] = {"task": name, "samples": len(samples), "seq_len": LONGEST}
     known: dict[bytes, Any] = {}
     for column, folder in candidates.items():
         LOG.info("%s: evaluating %s", name, folder.name)

@@ -50,10 +50,10 @@ def test_no_intermediate_leaves_its_interval() -> None:
 
 @pytest.mark.slow
 def test_a_report_by_layer_adds_columns_up() -> None:
-    from ibert_tvm.evaluation.evaluate import _IntegerRunner
+    from ibert_tvm.evaluation.evaluate import _runner
 
-    values = _IntegerRunner(split_model(), layers=True).run(inputs(1, 7, 1))[1]
-    whole = _IntegerRunner(split_model(0.0), layers=True).run(inputs(1, 7, 1))[1]
+    models = (split_model(), split_model(0.0))
+    values, whole = (_runner(model, layers=True)[1](inputs(1, 7, 1))[1] for model in models)
     name = "encoder.layer.0.intermediate.dense.gelu"
     assert values[name].shape == whole[name].shape == (1, 7, 128)
     difference = np.linalg.norm(values[name] - whole[name]) / np.linalg.norm(whole[name])
