@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,8 +124,7 @@ class TrainedScales:
         self,
         needed: Mapping[str, Requirement],
         parameters: Mapping[str, NDArray[np.float32]],
-        known: Callable[[str, NDArray[np.float32], Callable[[], WeightQuant]], WeightQuant]
-        | None = None,
+        known: Callable[[str, Callable[[], WeightQuant]], WeightQuant] | None = None,
     ) -> QuantizationTable:
         """Round float weights to a whole table.
 
@@ -135,7 +135,7 @@ class TrainedScales:
         parameters : mapping of str to numpy.ndarray
             Float weights by canonical parameter name.
         known : callable, optional
-            ``known(name, weight, make)`` returns the integers of a layer, made by ``make()`` where
+            ``known(name, make)`` returns the integers of a layer, made by ``make()`` where
             they are not known yet.
 
         Returns
@@ -147,7 +147,7 @@ class TrainedScales:
         ModelError
             If the model has other layers than those of these scales, or a weight is no number.
         """
-        make = known or (lambda _name, _weight, made: made())
+        make = known or (lambda _name, made: made())
         reads = {layer: value.name for value in needed.values() for layer in value.layers}
         wanted = {
             section: {name for name, value in needed.items() if value.section == section}
@@ -168,11 +168,11 @@ class TrainedScales:
             operand = self.activations.matmul.get(reads[name])
             if operand is None:
                 raise _other_model(f"no scale of {reads[name]}, which {name} reads")
-            weights[name] = make(name, matrix, _linear(matrix, scale, operand))
+            weights[name] = make(name, partial(_linear, matrix, scale, operand))
         for name, (bits, scale) in self.embeddings.items():
             matrix = parameters[needed[name].weight]
             _check_rows(name, matrix, scale)
-            embeddings[name] = make(name, matrix, _embedding(matrix, scale, bits))
+            embeddings[name] = make(name, partial(_embedding, matrix, scale, bits))
         return replace(self.activations, weights=weights, embeddings=embeddings)
 
     def to_json(self) -> JsonDict:
@@ -276,31 +276,20 @@ def _check_channels(name: str, quant: ActivationQuant, channels: int) -> None:
 
 def _linear(
     matrix: NDArray[np.float32], scale: NDArray[np.float64], quant: ActivationQuant
-) -> Callable[[], WeightQuant]:
-    """How the integers of a linear layer are made: the divisor of its input moves into it."""
+) -> WeightQuant:
+    """Integers of a linear layer: the divisor of its input moves into them."""
+    from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
-    def make() -> WeightQuant:
-        from ibert_tvm.relay_passes.quantization_table import WeightQuant
-
-        moved = matrix
-        if quant.channel_divisor is not None:
-            moved = matrix * quant.channel_divisor.astype(np.float32)
-        rounded = nearest(moved, scale)
-        return WeightQuant(rounded if quant.splits is None else rounded[:, quant.columns], scale)
-
-    return make
+    if quant.channel_divisor is not None:
+        matrix = matrix * quant.channel_divisor.astype(np.float32)
+    rounded = nearest(matrix, scale)
+    return WeightQuant(rounded if quant.splits is None else rounded[:, quant.columns], scale)
 
 
-def _embedding(
-    matrix: NDArray[np.float32], scale: NDArray[np.float64], bits: int
-) -> Callable[[], WeightQuant]:
-    def make() -> WeightQuant:
-        from ibert_tvm.relay_passes.quantization_table import WeightQuant
+def _embedding(matrix: NDArray[np.float32], scale: NDArray[np.float64], bits: int) -> WeightQuant:
+    from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
-        rounded = nearest(matrix, scale) if bits == 8 else nearest_fine(matrix, scale)
-        return WeightQuant(rounded, scale)
-
-    return make
+    return WeightQuant(nearest(matrix, scale) if bits == 8 else nearest_fine(matrix, scale), scale)
 
 
 def _check_layers(wanted: set[str], found: set[str], section: str) -> None:

@@ -169,9 +169,7 @@ class IntegerModel(torch.nn.Module):
             return self.scales().table(self._needed, numbers, self._known)
         return replace(self._scales, weights=numbers).table()
 
-    def _known(
-        self, name: str, weight: NDArray[np.float32], make: Callable[[], WeightQuant]
-    ) -> WeightQuant:
+    def _known(self, name: str, make: Callable[[], WeightQuant]) -> WeightQuant:
         """Integers of a layer that were made before, if its weights are still the same."""
         source = self._sources.get(self._needed[name].weight)
         own = dict(self.model.named_parameters())
