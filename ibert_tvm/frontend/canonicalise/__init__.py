@@ -18,12 +18,6 @@ from ..errors import UnsupportedModelError
 from ..report import Origin
 from .engine import Canonical, Canonicaliser
 from .revisit import Revisit
-from .rules_attention import ATTENTION_RULES
-from .rules_convolution import CONVOLUTION_RULES
-from .rules_layout import LAYOUT_RULES
-from .rules_math import MATH_RULES
-from .rules_pooling import POOLING_RULES
-from .rules_tokens import TOKEN_RULES
 
 __all__ = ["Canonical", "Revisit", "canonicalise"]
 
@@ -74,15 +68,7 @@ def canonicalise(
     # Before TVM runs anything: probing starts its thread pool, which cannot grow afterwards.
     configure_threads(default_threads())
     module = relax.transform.DeadCodeElimination(["main"])(module)
-    rules = {
-        **LAYOUT_RULES,
-        **ATTENTION_RULES,
-        **MATH_RULES,
-        **POOLING_RULES,
-        **CONVOLUTION_RULES,
-        **TOKEN_RULES,
-    }
-    given = (parameters, names or {}, rules, origins or {})
+    given = (parameters, names or {}, origins or {})
     walk = Canonicaliser(module["main"], inputs, *given, revisit=revisit)
     try:
         return walk.run(outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from tvm import relax
 from ...common.types import Array
 from .builder import Builder, layer_of
 from .mismatch import Mismatch
-from .values import Computed, Emitted, Hidden, Weight
+from .values import Computed, Emitted, Hidden, PerChannel, Weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,22 +68,16 @@ class Linear(Computed):
         c.note(self.name, f"factor {factor:g} moved to the weights")
         return super().scaled(c, factor)
 
-    def affine(
-        self,
-        c: Builder,
-        scale: Weight | None = None,
-        row: Weight | None = None,
-        ops: Sequence[str] = (),
-    ) -> Linear:
+    def affine(self, c: Builder, by: PerChannel) -> Linear:
         result = self
-        if scale is not None:
-            factors = scale.array
+        if by.scale is not None:
+            factors = by.scale.array
             result = self.changed(lambda array: (array.T * factors).T)
-        if row is not None:
+        if by.row is not None:
             old = result.bias
-            bias = row if old is None else Weight(old.name, old.array + row.array)
+            bias = by.row if old is None else Weight(old.name, old.array + by.row.array)
             result = replace(result, bias=bias)
-        return replace(result, ops=(*self.ops, *ops))
+        return replace(result, ops=(*self.ops, *by.ops))
 
     def note_row(self, c: Builder, row: Weight) -> None:
         if self.bias is not None:
@@ -116,17 +110,11 @@ class Embedded(Computed):
         scaled = Weight(self.table.name, self.table.array * np.float32(factor))
         return replace(self, table=scaled)
 
-    def affine(
-        self,
-        c: Builder,
-        scale: Weight | None = None,
-        row: Weight | None = None,
-        ops: Sequence[str] = (),
-    ) -> Computed:
-        if scale is not None or row is None:
-            return super().affine(c, scale, row, ops)
-        table = Weight(self.table.name, self.table.array + row.array)
-        return replace(self, table=table, ops=(*self.ops, *ops))
+    def affine(self, c: Builder, by: PerChannel) -> Computed:
+        if by.scale is not None or by.row is None:
+            return super().affine(c, by)
+        table = Weight(self.table.name, self.table.array + by.row.array)
+        return replace(self, table=table, ops=(*self.ops, *by.ops))
 
     def note_row(self, c: Builder, row: Weight) -> None:
         c.note(self.table.name, f"{row.name} added to every row")
@@ -150,17 +138,11 @@ class ConstantRow(Computed):
             "only be added to what depends on it"
         )
 
-    def affine(
-        self,
-        c: Builder,
-        scale: Weight | None = None,
-        row: Weight | None = None,
-        ops: Sequence[str] = (),
-    ) -> ConstantRow:
+    def affine(self, c: Builder, by: PerChannel) -> ConstantRow:
         array = self.row.array
-        array = array if scale is None else array * scale.array
-        array = array if row is None else array + row.array
-        return replace(self, row=Weight(self.row.name, array), ops=(*self.ops, *ops))
+        array = array if by.scale is None else array * by.scale.array
+        array = array if by.row is None else array + by.row.array
+        return replace(self, row=Weight(self.row.name, array), ops=(*self.ops, *by.ops))
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,17 +166,11 @@ class LinearSum(Computed):
             total = Emitted(label, self.channels, self.ops, var)
         return total
 
-    def affine(
-        self,
-        c: Builder,
-        scale: Weight | None = None,
-        row: Weight | None = None,
-        ops: Sequence[str] = (),
-    ) -> LinearSum:
+    def affine(self, c: Builder, by: PerChannel) -> LinearSum:
         first, *others = self.terms
-        rest = (term.affine(c, scale) for term in others)
-        terms = (first.affine(c, scale, row), *rest)
-        return replace(self, terms=terms, ops=(*self.ops, *ops))
+        rest = (term.affine(c, PerChannel(by.scale)) for term in others)
+        terms = (first.affine(c, PerChannel(by.scale, by.row)), *rest)
+        return replace(self, terms=terms, ops=(*self.ops, *by.ops))
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,23 +32,30 @@ class Rule(Protocol):
 
 
 Kinds = type[Value] | tuple[type[Value], ...]
+Case = tuple[tuple[Kinds, ...], Rule | str]
+"""Classes of operands, and the rule for them, or why there is none."""
 
 
-def by_kind(*cases: tuple[tuple[Kinds, ...], Rule], otherwise: str) -> Rule:
+def by_kind(*cases: Case, otherwise: str, commutes: bool = False) -> Rule:
     """Return the rule of an operator that depends on the classes of its operands.
 
     Parameters
     ----------
-    *cases : tuple
-        Classes of the operands, and the rule for them. The first that fits is taken.
+    *cases : Case
+        The first that fits is taken.
     otherwise : str
-        Why there is none for others.
+        Why there is no rule for others.
+    commutes : bool
+        Whether operands of the opposite order are exchanged.
     """
 
     def rule(c: Builder, call: relax.Call, op: str, *operands: Value) -> Value:
         for kinds, apply in cases:
-            if len(kinds) == len(operands) and all(map(isinstance, operands, kinds)):
-                return apply(c, call, op, *operands)
+            for given in (operands, operands[::-1]) if commutes else (operands,):
+                if len(kinds) == len(given) and all(map(isinstance, given, kinds)):
+                    if isinstance(apply, str):
+                        raise Mismatch(apply)
+                    return apply(c, call, op, *given)
         raise Mismatch(otherwise)
 
     return rule

@@ -15,6 +15,7 @@ from .values import (
     FromInputs,
     Given,
     Hidden,
+    PerChannel,
     Pointwise,
     Tokens,
     Value,
@@ -111,7 +112,7 @@ def _bias(c: Builder, x: Hidden, other: Given, op: str) -> Hidden:
     if x.factor != 1.0:
         raise Mismatch("a bias is added after a scale")
     source.note_row(c, row)
-    new = source.affine(c, row=row, ops=(*x.ops, op))
+    new = source.affine(c, PerChannel(row=row, ops=(*x.ops, op)))
     return Hidden(new, x.view, missing=x.missing, layer=x.layer)
 
 
@@ -144,4 +145,5 @@ def channel_scale(c: Builder, op: str, value: Tokens, other: Weight) -> Hidden:
     row = per_channel(c, _along_channels(c, x, other), source.channels, f"{source.name}.scale")
     if isinstance(source, Linear):
         c.note(source.name, f"{row.name} moved to the weights")
-    return replace(x, source=source.affine(c, row, ops=(*x.ops, op)), ops=())
+    scaled = source.affine(c, PerChannel(row, ops=(*x.ops, op)))
+    return replace(x, source=scaled, ops=())

@@ -31,10 +31,26 @@ from .mismatch import Mismatch
 from .operands import Table, fold, folds, static_shape, table_of
 from .padding import leave_out_masks
 from .revisit import Revisit
+from .rules_attention import ATTENTION_RULES
+from .rules_convolution import CONVOLUTION_RULES
+from .rules_layout import LAYOUT_RULES
+from .rules_math import MATH_RULES
+from .rules_pooling import POOLING_RULES
+from .rules_tokens import TOKEN_RULES
 from .values import Emitted, FromInputs, Given, Hidden, Refusal, Several, Value, Weight, together
 from .views import channel_axis, describe, is_tokens, merged
 
 _Environment = Mapping[relax.Var, Value]
+
+RULES: dict[str, Rule] = {
+    **LAYOUT_RULES,
+    **ATTENTION_RULES,
+    **MATH_RULES,
+    **POOLING_RULES,
+    **CONVOLUTION_RULES,
+    **TOKEN_RULES,
+}
+"""Rules by operator."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +112,6 @@ class Canonicaliser:
         Values of the other parameters by variable name.
     names : mapping of str to str
         Source names of parameters by variable name.
-    rules : mapping of str to Rule
-        Rules by operator.
     origins : mapping of str to Origin
         Nodes and tensors of the source by variable name.
     revisit : Revisit, optional
@@ -117,7 +131,6 @@ class Canonicaliser:
         inputs: Sequence[str],
         parameters: Mapping[str, Array],
         names: Mapping[str, str],
-        rules: Mapping[str, Rule],
         origins: Mapping[str, Origin],
         *,
         revisit: Revisit | None = None,
@@ -134,7 +147,6 @@ class Canonicaliser:
             absent_id=absent_id,
         )
         self.function = function
-        self.rules = rules
         self._parameters = parameters
         self._names = names
         self._origins = origins
@@ -293,7 +305,7 @@ class Canonicaliser:
             known = self._given(variable, call, given)
             if known is not None:
                 return known
-        rule = self.rules.get(str(op))
+        rule = RULES.get(str(op))
         if rule is None:
             raise Mismatch("no canonical operator computes it")
         rows = self._rows(call, leaves)

@@ -23,7 +23,7 @@ from .builder import Builder, layer_of
 from .computed import Linear, TokenRun
 from .mismatch import Mismatch
 from .rotations import Term, fit_rotation
-from .values import Change, Emitted, Hidden, Pointwise, Scalable, Value
+from .values import Change, Emitted, Hidden, Pointwise, Recognised, Scalable, Value
 from .views import Atom, Axis, View
 
 Lanes = tuple[list[int], NDArray[np.int64]]
@@ -31,7 +31,7 @@ Lanes = tuple[list[int], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False)
-class Mixed(Scalable):
+class Mixed(Recognised, Scalable):
     """Sums of channels of each head, on the way to a rotation; see `mixing`.
 
     Parameters
@@ -61,15 +61,12 @@ class Mixed(Scalable):
             return self.times(-1.0, op)
         return self.hidden(c).elementwise(c, op)
 
-    def hidden(self, c: Builder) -> Hidden:
-        return c.once(self, lambda: _recognised(c, self))
+    def recognised(self, c: Builder) -> Hidden:
+        return _recognised(c, self)
 
     def moved(self, c: Builder, op: str, change: Change) -> Value:
         lanes = in_layout(self, change(self.view, self.base.missing), op)
         return self.hidden(c).moved(c, op, change) if lanes is None else lanes
-
-    def shown(self, c: Builder) -> tuple[str, float] | None:
-        return self.hidden(c).shown(c) if c.is_made(self) else None
 
 
 @dataclass(frozen=True, eq=False)

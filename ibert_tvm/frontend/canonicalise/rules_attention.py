@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,6 @@ from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
-from ...common.types import Array
 from . import views
 from .builder import Builder, layer_of
 from .computed import Joined, Linear
@@ -20,7 +19,7 @@ from .heads import heads_of
 from .learned_query import QueryScores, pooled_by_query, query_scores
 from .mismatch import Mismatch
 from .operands import optional_axes, static_shape
-from .rules_pooling import ToPool, filled_by_choice, largest, unmasked_maximum
+from .rules_pooling import UNMASKED, ToPool, filled_by_choice, largest
 from .rules_tokens import joined_product
 from .score_terms import ADDED, KEPT, MASKED, SUBTRACTED, ScoreLayout, as_score_term
 from .scores import KEPT_ROWS, KeptTest, Probabilities, Scores, ScoreTerm
@@ -252,89 +251,61 @@ def _apply(c: Builder, scores: Scores, value: Given, how: str, op: str) -> Score
     return scores.after(op, term=scores.term.joined(term))
 
 
-def _select(c: Builder, op: str, condition: Given, scores: Scores, other: Value, how: str) -> Value:
-    """Keep or mask scores by a condition."""
+def _chosen(apply: Callable[..., Value], *, yes: bool) -> Rule:
+    """Return the rule of a choice that keeps one side, in whose place the other is put."""
+
+    def rule(c: Builder, _call: relax.Call, op: str, condition: Value, *sides: Value) -> Value:
+        kept, other = sides if yes else sides[::-1]
+        return apply(c, op, condition, kept, other, yes)
+
+    return rule
+
+
+def _select(
+    c: Builder, op: str, condition: Given, scores: Scores, other: Value, holds: bool
+) -> Value:
+    """Keep scores where a condition holds, or where it does not."""
     low = other.number()
     if low is None or low > -1e3:
         raise Mismatch(f"masked scores become {low}, which is not low enough to weigh nothing")
-    return _apply(c, scores, condition, how, op)
+    return _apply(c, scores, condition, KEPT if holds else MASKED, op)
 
 
-def _kept(
-    c: Builder, _call: relax.Call, op: str, condition: Given, yes: Scores, no: Value
+def _fill(
+    c: Builder, op: str, condition: FromInputs, kept: Tokens, other: Value, holds: bool
 ) -> Value:
-    return _select(c, op, condition, yes, no, KEPT)
+    if not holds and c.absent_id is not None and condition.number() == 0.0:
+        return kept  # it holds where a token has the id that none has
+    return filled_by_choice(c, condition, kept, other, op, inverted=not holds)
 
 
-def _masked(
-    c: Builder, _call: relax.Call, op: str, condition: Given, yes: Value, no: Scores
+def _empty_rows(
+    _c: Builder, op: str, test: KeptTest, kept: Probabilities, other: Value, holds: bool
 ) -> Value:
-    return _select(c, op, condition, no, yes, MASKED)
-
-
-def _fill_else(
-    c: Builder, _call: relax.Call, op: str, condition: FromInputs, yes: Tokens, no: Value
-) -> Value:
-    return filled_by_choice(c, condition, yes, no, op, inverted=False)
-
-
-def _fill_there(
-    c: Builder, call: relax.Call, op: str, condition: FromInputs, yes: Value, no: Tokens
-) -> Value:
-    if c.absent_id is not None and condition.number() == 0.0:
-        return no  # it holds where a token has the id that none has
-    return filled_by_choice(c, condition, no, yes, op, inverted=True)
-
-
-def _empty_rows(op: str, test: KeptTest, kept: Probabilities, other: Value, chosen: Array) -> Value:
     """Torch's attention gives 0 to rows without keys, which is the canonical meaning anyway."""
     empty = ~KEPT_ROWS.any(axis=1)
-    if (
-        kept.scores is not test.scores
-        or other.number() != 0.0
-        or not np.array_equal(np.broadcast_to(chosen, KEPT_ROWS.shape)[:, 0], empty)
-    ):
+    replaced = np.broadcast_to((test.samples != 0) != holds, KEPT_ROWS.shape)
+    same = np.array_equal(replaced[:, 0], empty)
+    if kept.scores is not test.scores or other.number() != 0.0 or not same:
         raise Mismatch(
             "probabilities are replaced elsewhere than in rows without keys, or not by 0"
         )
     return replace(kept, ops=(*kept.ops, *test.ops, op))
 
 
-def _empty_there(
-    _c: Builder, _call: relax.Call, op: str, test: KeptTest, yes: Value, no: Probabilities
-) -> Value:
-    return _empty_rows(op, test, no, yes, test.samples != 0)
-
-
-def _empty_else(
-    _c: Builder, _call: relax.Call, op: str, test: KeptTest, yes: Probabilities, no: Value
-) -> Value:
-    return _empty_rows(op, test, yes, no, test.samples == 0)
-
-
-def _unselected(reason: str) -> Rule:
-    def rule(*_: object) -> Value:
-        raise Mismatch(reason)
-
-    return rule
-
-
 _where = by_kind(
-    ((KeptTest, FromInputs, Probabilities), _empty_there),
-    ((KeptTest, Probabilities, FromInputs), _empty_else),
+    ((KeptTest, FromInputs, Probabilities), _chosen(_empty_rows, yes=False)),
+    ((KeptTest, Probabilities, FromInputs), _chosen(_empty_rows, yes=True)),
     (
         (KeptTest, Value, Value),
-        _unselected("a condition on masked scores selects something other than probabilities"),
+        "a condition on masked scores selects something other than probabilities",
     ),
-    ((Given, Scores, FromInputs), _kept),
-    ((Given, FromInputs, Scores), _masked),
-    ((FromInputs, Tokens, Tokens), _fill_there),
-    ((FromInputs, Tokens, Value), _fill_else),
-    ((FromInputs, Value, Tokens), _fill_there),
-    (
-        (Given, Value, Value),
-        _unselected("only attention scores and tokens are selected by a condition"),
-    ),
+    ((Given, Scores, FromInputs), _chosen(_select, yes=True)),
+    ((Given, FromInputs, Scores), _chosen(_select, yes=False)),
+    ((FromInputs, Tokens, Tokens), _chosen(_fill, yes=False)),
+    ((FromInputs, Tokens, Value), _chosen(_fill, yes=True)),
+    ((FromInputs, Value, Tokens), _chosen(_fill, yes=False)),
+    ((Given, Value, Value), "only attention scores and tokens are selected by a condition"),
     otherwise="its condition depends on hidden tensors",
 )
 
@@ -346,10 +317,6 @@ def _equal(_c: Builder, _call: relax.Call, op: str, scores: Scores, other: Value
     if other.number() != -np.inf:
         raise Mismatch(_NOT_COMPARED)
     return KeptTest(scores, ~KEPT_ROWS, ops=(op,), layer=scores.layer)
-
-
-def _equals(c: Builder, call: relax.Call, op: str, other: Value, scores: Scores) -> Value:
-    return _equal(c, call, op, scores, other)
 
 
 def _is_nan(_c: Builder, _call: relax.Call, op: str, value: Probabilities) -> Value:
@@ -414,9 +381,7 @@ _matmul = by_kind(
 _NO_TEST = "it is applied to something other than a test of masked scores"
 
 ATTENTION_RULES: dict[str, Rule] = {
-    "relax.equal": by_kind(
-        ((Scores, Value), _equal), ((Value, Scores), _equals), otherwise=_NOT_COMPARED
-    ),
+    "relax.equal": by_kind(((Scores, Value), _equal), otherwise=_NOT_COMPARED, commutes=True),
     "relax.full_like": _full_like,
     "relax.isnan": at_kind(
         Probabilities,
@@ -427,7 +392,7 @@ ATTENTION_RULES: dict[str, Rule] = {
     "relax.matmul": _matmul,
     "relax.max": by_kind(
         ((ToPool,), _largest),
-        ((Tokens,), unmasked_maximum),
+        ((Tokens,), UNMASKED),
         ((KeptTest,), _any_kept),
         otherwise=_NO_TEST,
     ),

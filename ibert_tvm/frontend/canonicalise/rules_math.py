@@ -16,7 +16,7 @@ from .mismatch import Mismatch
 from .operands import optional_axes
 from .rules_pooling import MaskedHidden, summed
 from .rules_rows import emit_norm, reduce_rows
-from .values import Emitted, Hidden, Several, Value, Weight
+from .values import Emitted, Hidden, PerChannel, Several, Value, Weight
 
 # -- normalisation and elementwise ----------------------------------------------------------
 
@@ -71,7 +71,7 @@ def _batch_norm(c: Builder, call: relax.Call, op: str, value: Value, *statistics
     scale, shift = (
         Weight(old.name, array.astype(np.float32)) for old, array in ((gamma, factors), (beta, row))
     )
-    new = x.scaled(c).affine(c, scale, shift, (*x.ops, op))
+    new = x.scaled(c).affine(c, PerChannel(scale, shift, (*x.ops, op)))
     shown = Hidden(new, x.view, missing=x.missing, layer=layer_of(gamma.name))
     return Several((shown, mean, variance))
 

@@ -38,6 +38,10 @@ from .values import (
 )
 from .views import View
 
+UNMASKED = (
+    "a maximum over all tokens counts padding too, so the result would change with the "
+    "length; put a low number in the place of padding first"
+)
 _NEGATIVE = "padding is 0 in a maximum, which is above tokens that are negative"
 
 
@@ -239,14 +243,6 @@ def largest(c: Builder, value: ToPool, axes: list[int] | None, op: str, *, keep:
     return value.largest(c, _without(value.view, axes[0], keep=keep), (*value.ops, op))
 
 
-def unmasked_maximum(_c: Builder, _call: relax.Call, _op: str, _value: Tokens) -> Value:
-    """Refuse a maximum over all tokens."""
-    raise Mismatch(
-        "a maximum over all tokens counts padding too, so the result would change with the "
-        "length; put a low number in the place of padding first"
-    )
-
-
 def _without(view: View, axis: int, *, keep: bool) -> View:
     axis %= len(view)
     return tuple(() if i == axis else item for i, item in enumerate(view) if i != axis or keep)
@@ -313,7 +309,7 @@ POOLING_RULES: dict[str, Rule] = {
     "relax.index_tensor": by_kind(((_SHOWN, Several), _index), otherwise=_PICKED_OF),
     "relax.topk": by_kind(
         ((ToPool,), _top),
-        ((Tokens,), unmasked_maximum),
+        ((Tokens,), UNMASKED),
         otherwise="the largest entries of something other than a hidden tensor",
     ),
 }

@@ -14,11 +14,11 @@ from . import functions, views
 from .builder import Builder, layer_of
 from .mismatch import Mismatch
 from .rows import fit_norm, row_places
-from .values import Change, Emitted, Hidden, Tokens, Value, Weight, add, applied
+from .values import Change, Emitted, Hidden, Recognised, Tokens, Value, Weight, add, applied
 
 
 @dataclass(frozen=True, eq=False)
-class RowFunction(Value):
+class RowFunction(Recognised):
     """A function of the channels of one token, on the way from a hidden tensor to its LayerNorm.
 
     Where the tensor has heads in an axis of their own, it is one of the channels of a head.
@@ -86,13 +86,7 @@ class RowFunction(Value):
         text = f"{op.removeprefix('relax.')}({self.text}, {low:g}, {high:g})"
         return self.after(op, samples=samples, text=text, parts=())
 
-    def shown(self, c: Builder) -> tuple[str, float] | None:
-        return self.hidden(c).shown(c) if c.is_made(self) else None
-
-    def hidden(self, c: Builder) -> Hidden:
-        return c.once(self, lambda: self._recognised(c))
-
-    def _recognised(self, c: Builder) -> Hidden:
+    def recognised(self, c: Builder) -> Hidden:
         """Recognise a norm and emit it, or the sum that was taken last."""
         base, width = self.base, _width(self.base)
         known = fit_norm(self.samples, width) if width > 1 else None

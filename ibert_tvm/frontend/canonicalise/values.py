@@ -133,6 +133,20 @@ class Value:
         return together(rows)
 
 
+class Recognised(Value):
+    """A value whose meaning is decided, and emitted, where it is read as a hidden tensor."""
+
+    def hidden(self, c: Builder) -> Hidden:
+        return c.once(self, lambda: self.recognised(c))
+
+    def recognised(self, c: Builder) -> Hidden:
+        """Decide what it is, and emit it."""
+        raise NotImplementedError
+
+    def shown(self, c: Builder) -> tuple[str, float] | None:
+        return self.hidden(c).shown(c) if c.is_made(self) else None
+
+
 class LaidOut(Value):
     """A value that any movement may be followed through."""
 
@@ -305,6 +319,23 @@ class Weight(Given):
 
 
 @dataclass(frozen=True, eq=False)
+class PerChannel:
+    """Numbers that channels are multiplied by, and numbers that are added to them then.
+
+    Parameters
+    ----------
+    scale, row : Weight or None
+        [channels].
+    ops : tuple of str
+        Source operators that did so.
+    """
+
+    scale: Weight | None = None
+    row: Weight | None = None
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
 class Computed:
     """Where a hidden value comes from.
 
@@ -340,32 +371,17 @@ class Computed:
     def scaled(self, c: Builder, factor: float) -> Computed:
         """Multiply the value by a number."""
         factors = np.full(self.channels, factor, np.float32)
-        return self.affine(c, Weight(f"{self.name}.factor", factors))
+        return self.affine(c, PerChannel(Weight(f"{self.name}.factor", factors)))
 
-    def affine(
-        self,
-        c: Builder,
-        scale: Weight | None = None,
-        row: Weight | None = None,
-        ops: Sequence[str] = (),
-    ) -> Computed:
+    def affine(self, c: Builder, by: PerChannel) -> Computed:
         """Return the value with its channels multiplied, and then added to, by numbers of each.
 
         A matrix product takes them over, as an embedding does with what is added; what else there
         is waits for more of them.
-
-        Parameters
-        ----------
-        c : Builder
-            The function under construction.
-        scale, row : Weight, optional
-            [channels].
-        ops : sequence of str
-            Source operators that this replaces.
         """
         x = self.emit(c)
-        name = f"{x.name}.{'scaled' if row is None else 'shifted'}"
-        return Affine(name, x.channels, tuple(ops), x, scale, row)
+        name = f"{x.name}.{'scaled' if by.row is None else 'shifted'}"
+        return Affine(name, x.channels, by.ops, x, by.scale, by.row)
 
     def note_row(self, c: Builder, row: Weight) -> None:
         """Note that a row was added, where weights take it over."""
@@ -432,22 +448,16 @@ class Affine(Computed):
             result = Emitted.call(c, "add_row", self.name, *given, result, self.row)
         return result
 
-    def affine(
-        self,
-        c: Builder,
-        scale: Weight | None = None,
-        row: Weight | None = None,
-        ops: Sequence[str] = (),
-    ) -> Computed:
+    def affine(self, c: Builder, by: PerChannel) -> Computed:
         old_scale, old_row = self.scale, self.row
-        if scale is not None:
-            old_scale = _together(np.multiply, old_scale, scale)
+        if by.scale is not None:
+            old_scale = _together(np.multiply, old_scale, by.scale)
             if old_row is not None:
-                old_row = Weight(old_row.name, old_row.array * scale.array)
-        if row is not None:
-            old_row = _together(np.add, old_row, row)
-        name = self.name if row is None else f"{self.x.name}.shifted"
-        return replace(self, name=name, scale=old_scale, row=old_row, ops=(*self.ops, *ops))
+                old_row = Weight(old_row.name, old_row.array * by.scale.array)
+        if by.row is not None:
+            old_row = _together(np.add, old_row, by.row)
+        name = self.name if by.row is None else f"{self.x.name}.shifted"
+        return replace(self, name=name, scale=old_scale, row=old_row, ops=(*self.ops, *by.ops))
 
 
 def _together(combine: Callable[[Array, Array], Array], old: Weight | None, new: Weight) -> Weight:
@@ -613,7 +623,7 @@ def _pair(c: Builder, kind: str, what: str, a: Hidden, b: Hidden, ops: Sequence[
 
 
 @dataclass(frozen=True, eq=False)
-class Pointwise(Tokens):
+class Pointwise(Recognised, Tokens):
     """A scalar function of every element of one hidden tensor.
 
     Parameters
@@ -658,13 +668,7 @@ class Pointwise(Tokens):
             return self.hidden(c).bounded(c, op, low, high)
         return super().bounded(c, op, low, high)
 
-    def shown(self, c: Builder) -> tuple[str, float] | None:
-        return self.hidden(c).shown(c) if c.is_made(self) else None
-
-    def hidden(self, c: Builder) -> Hidden:
-        return c.once(self, lambda: self._recognised(c))
-
-    def _recognised(self, c: Builder) -> Hidden:
+    def recognised(self, c: Builder) -> Hidden:
         """Recognise the function and emit its operator."""
         slope = functions.slope(self.samples)
         if slope is not None:
@@ -708,7 +712,7 @@ class Pointwise(Tokens):
                 Weight(f"{source.name}.{what}", np.full(source.channels, number, np.float32))
                 for what, number in (("slope", known.slope), ("offset", known.offset))
             )
-            source = source.affine(c, scale, row if known.offset else None)
+            source = source.affine(c, PerChannel(scale, row if known.offset else None))
         line_of = Hidden(source, self.base.view, missing=self.base.missing)
         clipped = line_of.clipped(c, known.low, known.high, self.ops)
         return clipped if gate is None else multiply(c, self.base, clipped, self.ops[-1:])

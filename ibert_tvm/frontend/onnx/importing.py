@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..canonicalise import Canonical, Revisit, canonicalise
@@ -11,7 +11,7 @@ from ..errors import UnsupportedModelError
 from ..finish import described, finish
 from ..model import CanonicalModel
 from ..report import ImportReport
-from ..verify import VERIFY_SHAPE
+from ..verify import VERIFY_SHAPE, Source
 from .heads import Outputs, choose_outputs
 from .operators import OPERATORS
 from .precision import in_float32
@@ -76,30 +76,23 @@ def import_onnx_model(
 
     if model.functions:
         model = inliner.inline_local_functions(model)
-    model = in_float32(model)
-    versions = opsets(model)
-    taken = graph_inputs(model.graph, inputs, source, image_size)
-    images = any(item.real for item in taken)
-    mask = next((item.name for item in taken if item.canonical == "attention_mask"), None)
-    chosen = choose_outputs(model.graph, head, mask, versions[""], source, images)
-    _check_types(model.graph, source)
-    shape = probe_shape(taken, source)
-    canonical = _canonical(model, versions, taken, chosen, shape)
-    canonical.report.source = _describe(model, versions)
+    traced = _Graph.of(in_float32(model), inputs, source, image_size, head)
+    canonical = traced.canonical()
+    shape, chosen = traced.shape, traced.chosen
     ranks = [rank for _, rank in canonical.outputs]
     name_of_head, outputs = _public(chosen, ranks)
-    runner = source_runner(model, taken, chosen.tensors, chosen.nodes, source) if verify else None
     try:
         result = finish(
             canonical,
-            runner,
+            traced.runner(source) if verify else None,
             architecture="onnx",
             head=name_of_head,
             outputs=outputs,
             pad_token_id=pad_token_id,
             id2label=id2label,
             shape=_verified(shape),
-            again=_again(model, versions, taken, chosen, shape),
+            # One that fixes the length cannot be seen at another.
+            again=traced.canonical if shape.static[1] is None else None,
         )
     except UnsupportedModelError as error:
         error.report = canonical.report
@@ -113,54 +106,66 @@ def import_onnx_model(
     )
 
 
-def _canonical(
-    model: onnx.ModelProto,
-    versions: Mapping[str, int],
-    taken: Sequence[GraphInput],
-    chosen: Outputs,
-    shape: ProbeShape,
-    *,
-    revisit: Revisit | None = None,
-) -> Canonical:
-    graph = model.graph
-    nodes = [*graph.node, *chosen.nodes]
-    translator = Translator(graph.initializer, nodes, taken, versions, shape, OPERATORS)
-    translation = translator.run(chosen.tensors)
-    report = ImportReport()
-    try:
-        canonical = canonicalise(
-            translation.module,
-            translation.parameters,
-            inputs=[item.canonical for item in taken],
-            outputs=chosen.tensors,
-            names=translation.names,
-            origins=translation.origins,
-            revisit=revisit,
-        )
-        report = canonical.report
-    except UnsupportedModelError as error:
-        report = error.report or report
-        raise
-    finally:
-        report.source = _describe(model, versions)
-        report.foldings[:0] = translation.foldings
-        report.weights.update(translation.weights)
-    return canonical
+@dataclass(frozen=True)
+class _Graph:
+    """A graph, and what of it is imported at which shape."""
 
+    model: onnx.ModelProto
+    versions: Mapping[str, int]
+    taken: tuple[GraphInput, ...]
+    chosen: Outputs
+    shape: ProbeShape
 
-def _again(
-    model: onnx.ModelProto,
-    versions: Mapping[str, int],
-    taken: Sequence[GraphInput],
-    chosen: Outputs,
-    shape: ProbeShape,
-) -> Callable[[Revisit], Canonical] | None:
-    """What canonicalises the graph at its longest sequence, if it does not fix the length."""
-    if shape.static[1] is not None:
-        return None
-    return lambda revisit: _canonical(
-        model, versions, taken, chosen, replace(shape, seq_len=revisit.length), revisit=revisit
-    )
+    @classmethod
+    def of(
+        cls,
+        model: onnx.ModelProto,
+        inputs: Mapping[str, str] | None,
+        source: str,
+        image_size: Sequence[int] | None,
+        head: str | None,
+    ) -> _Graph:
+        versions = opsets(model)
+        taken = graph_inputs(model.graph, inputs, source, image_size)
+        images = any(item.real for item in taken)
+        mask = next((item.name for item in taken if item.canonical == "attention_mask"), None)
+        chosen = choose_outputs(model.graph, head, mask, versions[""], source, images)
+        _check_types(model.graph, source)
+        return cls(model, versions, taken, chosen, probe_shape(taken, source))
+
+    def runner(self, source: str) -> Source:
+        """What runs the model itself."""
+        return source_runner(self.model, self.taken, self.chosen.tensors, self.chosen.nodes, source)
+
+    def canonical(self, revisit: Revisit | None = None) -> Canonical:
+        """Translate and canonicalise it, also at another length."""
+        shape, tensors = self.shape, self.chosen.tensors
+        if revisit is not None:
+            shape = replace(shape, seq_len=revisit.length)
+        nodes = [*self.model.graph.node, *self.chosen.nodes]
+        initializers = self.model.graph.initializer
+        translator = Translator(initializers, nodes, self.taken, self.versions, shape, OPERATORS)
+        translation = translator.run(tensors)
+        report = ImportReport()
+        try:
+            canonical = canonicalise(
+                translation.module,
+                translation.parameters,
+                inputs=[item.canonical for item in self.taken],
+                outputs=tensors,
+                names=translation.names,
+                origins=translation.origins,
+                revisit=revisit,
+            )
+            report = canonical.report
+        except UnsupportedModelError as error:
+            report = error.report or report
+            raise
+        finally:
+            report.source = _describe(self.model, self.versions)
+            report.foldings[:0] = translation.foldings
+            report.weights.update(translation.weights)
+        return canonical
 
 
 def _verified(shape: ProbeShape) -> tuple[int, int] | None:
