@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,10 @@ class Operand(Protocol):
 
     def operand(self, c: Builder) -> relax.Expr:
         """Return the variable that holds it."""
+
+
+Read: TypeAlias = "relax.Expr | Operand | None"
+"""An operand; None for one that is optional and not there."""
 
 
 class Builder:
@@ -190,7 +194,7 @@ class Builder:
         name: str,
         ops: Sequence[str],
         /,
-        *operands: relax.Expr | Operand | None,
+        *operands: Read,
         **attributes: Any,
     ) -> relax.Var:
         """Emit a canonical operator, and note what it replaces.

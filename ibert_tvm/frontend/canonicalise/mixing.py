@@ -23,7 +23,7 @@ from .builder import Builder, layer_of
 from .computed import Linear, TokenRun
 from .mismatch import Mismatch
 from .rotations import Term, fit_rotation
-from .values import Change, Emitted, Hidden, Pointwise, Recognised, Scalable, Value
+from .values import Change, Hidden, Pointwise, Recognised, Scalable, Value
 from .views import Atom, Axis, View
 
 Lanes = tuple[list[int], NDArray[np.int64]]
@@ -423,8 +423,7 @@ def _recognised(c: Builder, value: Mixed) -> Hidden:
     if x.var.ty.ndim != 3 or x.channels % count:
         raise Mismatch(f"{x.name} is rotated, which is not queries or keys of a sequence")
     table = c.weight("rotary", c.whole_rotation(found.table))
-    given = (f"{x.name}.rotate", x.channels, value.ops, x, table)
-    made = Emitted.call(c, "rotate", *given, num_heads=x.channels // count)
+    made = x.then(c, "rotate", value.ops, table, num_heads=x.channels // count)
     layer = layer_of(x.name)
     return Hidden(made, view, found.amplitude, base.missing, layer=layer)
 

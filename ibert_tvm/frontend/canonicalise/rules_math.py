@@ -16,7 +16,7 @@ from .mismatch import Mismatch
 from .operands import optional_axes
 from .rules_pooling import MaskedHidden, summed
 from .rules_rows import emit_norm, reduce_rows
-from .values import Emitted, Hidden, PerChannel, Several, Value, Weight
+from .values import Hidden, PerChannel, Several, Value, Weight
 
 # -- normalisation and elementwise ----------------------------------------------------------
 
@@ -114,9 +114,7 @@ def _mean(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
     # Images have no padding, so all their tokens may count.
     if axes == [1] and views.is_tokens(x.view[1]) and c.images:
         x.require_all_channels()
-        operand = x.emit(c)
-        given = (operand.channels, (*x.ops, op), operand)
-        emitted = Emitted.call(c, "mean_pool", f"{operand.name}.mean_pool", *given)
+        emitted = x.emit(c).then(c, "mean_pool", (*x.ops, op))
         kept = ((), *x.view[2:]) if keep else x.view[2:]
         return Hidden(emitted, (x.view[0], *kept), layer=x.layer)
     raise Mismatch(

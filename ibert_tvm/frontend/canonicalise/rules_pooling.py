@@ -26,7 +26,6 @@ from .token_weights import (
     kept_by,
 )
 from .values import (
-    Emitted,
     FromInputs,
     Hidden,
     LaidOut,
@@ -67,9 +66,8 @@ class ToPool(LaidOut):
         """Emit a pooling."""
         hidden = self.base.hidden(c)
         hidden.require_all_channels()
-        x = hidden.emit(c)
-        given = (x.channels, ops, x, c.input_vars[self.mask])
-        return Hidden(Emitted.call(c, kind, f"{x.name}.{kind}", *given), view, layer=self.layer)
+        made = hidden.emit(c).then(c, kind, ops, c.input_vars[self.mask])
+        return Hidden(made, view, layer=self.layer)
 
     def largest(self, c: Builder, view: View, ops: Sequence[str]) -> Value:
         """Emit the maximum over the tokens."""
@@ -103,9 +101,9 @@ class MaskedHidden(WeightedTokens):
     def _masked(self, c: Builder) -> Hidden:
         """Emit the product of a hidden tensor and the padding mask, in the tensor's layout."""
         base = self.base.hidden(c)
-        x = base.emit(c)
-        given = (x.channels, self.ops, x, c.input_vars[self.mask])
-        return base.showing(Emitted.call(c, "mask_tokens", f"{x.name}.masked", *given))
+        mask = c.input_vars[self.mask]
+        made = base.emit(c).then(c, "mask_tokens", self.ops, mask, suffix="masked")
+        return base.showing(made)
 
     def largest(self, c: Builder, view: View, ops: Sequence[str]) -> Value:
         function = self.base

@@ -108,8 +108,7 @@ class RowFunction(Recognised):
             )
         x = base.emit(c)
         if known.is_unit and width == x.channels:
-            name, given = f"{x.name}.l2_norm", (x.channels, self.ops, x)
-            return base.showing(Emitted.call(c, "l2_norm", name, *given))
+            return base.showing(x.then(c, "l2_norm", self.ops))
         if width < x.channels:
             known = known.by_head()
         weights = [_exact(self.gammas, known.gamma, f"{x.name}.{known.kind}.weight")]

@@ -15,7 +15,7 @@ from .dispatch import Rule
 from .mismatch import Mismatch
 from .mixing import Mixed
 from .operands import integer, integers
-from .values import Computed, Emitted, Given, Hidden, Several, Value, Weight
+from .values import Computed, Given, Hidden, Several, Value, Weight
 from .views import Atom
 
 
@@ -218,9 +218,9 @@ def _pad(c: Builder, call: relax.Call, op: str, operand: Value) -> Value:
         max(distance, 0),
     ):
         raise Mismatch("tokens are cut off and zeros are put elsewhere, or not as many")
+    ops = (*source.ops, *x.ops, op)
     tokens = source.x.emit(c)
-    given = (f"{tokens.name}.shifted", tokens.channels, (*source.ops, *x.ops, op), tokens)
-    moved = Emitted.call(c, "shift_tokens", *given, distance=distance)
+    moved = tokens.then(c, "shift_tokens", ops, suffix="shifted", distance=distance)
     view = tuple((c.seq_len,) if i == axes[0] else item for i, item in enumerate(x.view))
     return Hidden(moved, view, missing=x.missing, layer=x.layer)
 

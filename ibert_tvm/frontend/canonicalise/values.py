@@ -16,7 +16,7 @@ from tvm import relax
 
 from ...common.types import Array
 from . import functions, views
-from .builder import Builder, layer_of
+from .builder import Builder, Read, layer_of
 from .functions import GRID
 from .inputs import Probes
 from .mismatch import Mismatch
@@ -408,12 +408,26 @@ class Emitted(Computed):
         channels: int,
         ops: Sequence[str],
         /,
-        *operands: Any,
+        *operands: Read,
         **attributes: Any,
     ) -> Emitted:
         """Emit an operator; parameters as for `Builder.call`, but that any name will do."""
         name = c.unique(name)
         return cls(name, channels, tuple(ops), c.call(kind, name, ops, *operands, **attributes))
+
+    def then(
+        self,
+        c: Builder,
+        kind: str,
+        ops: Sequence[str],
+        /,
+        *operands: Read,
+        suffix: str = "",
+        **attributes: Any,
+    ) -> Emitted:
+        """Emit an operator on it that keeps its channels, named after it."""
+        name = f"{self.name}.{suffix or kind}"
+        return Emitted.call(c, kind, name, self.channels, ops, self, *operands, **attributes)
 
     def emit(self, c: Builder) -> Emitted:
         return self
@@ -572,12 +586,9 @@ class Hidden(Tokens):
 
     def activated(self, c: Builder, kind: str, ops: Sequence[str], **attributes: Any) -> Hidden:
         """Emit an activation function; once, though several operators may read it."""
-        x = self.emit(c)
-
-        def make() -> Emitted:
-            return Emitted.call(c, kind, f"{x.name}.{kind}", x.channels, ops, x, **attributes)
-
-        return self.showing(c.once((x.name, kind, str(attributes)), make))
+        x, key = self.emit(c), str(attributes)
+        made = c.once((x.name, kind, key), lambda: x.then(c, kind, ops, **attributes))
+        return self.showing(made)
 
     def clipped(self, c: Builder, low: float, high: float, ops: Sequence[str]) -> Hidden:
         """Emit it kept between two bounds."""

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..model import CanonicalModel
 from ..request import Request
 from .record import ModelSource, ends_in, register_source
 
 if TYPE_CHECKING:
     import torch
-
-    from ..model import CanonicalModel
 
 
 def _is_program(model: object) -> bool:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ...model.trained_scales import FILE, read_scales
 from ..errors import ModelSourceError
 from ..folder_files import hub_snapshot, is_hub_entry, is_model_folder
 from ..hf_folder import HfFolder, check_head, read_config
+from ..model import CanonicalModel
 from ..request import Request
 from ..sentence_pipeline import transformer_settings
 from .record import ModelSource, register_source
-
-if TYPE_CHECKING:
-    from ..model import CanonicalModel
 
 _FILES = (".json", ".txt", ".safetensors", ".bin", ".model")
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ..model import CanonicalModel
 from ..request import Request
 from .record import ModelSource, ends_in, register_source
-
-if TYPE_CHECKING:
-    from ..model import CanonicalModel
 
 
 def _load(path: Path, request: Request) -> CanonicalModel:

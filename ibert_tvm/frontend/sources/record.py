@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...common.registry import Registry
 from ..errors import ModelSourceError, require
 from ..folder_files import not_a_model
 from ..hf_folder import check_head
+from ..model import CanonicalModel
 from ..request import Request
-
-if TYPE_CHECKING:
-    from ..model import CanonicalModel
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...model.heads import head_of_class
+from ..model import CanonicalModel
 from ..request import Request
 from .record import ModelSource, register_source
 
 if TYPE_CHECKING:
     import torch
-
-    from ..model import CanonicalModel
 
 
 def _is_module(model: object) -> bool:
