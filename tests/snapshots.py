@@ -215,6 +215,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the records that were used, when updating."""
-    if session.config.getoption(UPDATE):
-        for record in session.config.stash[_RECORDS].values():
+    config = session.config
+    if config.getoption(UPDATE):
+        for record in config.stash[_RECORDS].values():
+            if not any("::" in argument for argument in config.args):
+                record.drop(record.without_test(config.stash[_COLLECTED]))
             record.write()

@@ -105,6 +105,15 @@ def test_a_failing_or_missing_test_keeps_its_entries(run: pytest.Pytester) -> No
     assert (run.path / "errors.txt").read_text() == RECORD
 
 
+def test_an_update_of_a_file_removes_what_it_no_longer_has(run: pytest.Pytester) -> None:
+    stale = RECORD + "\n## test_it.py::test_word[zero]\nno {word}\n"
+    (run.path / "errors.txt").write_text(stale)
+    assert outcomes(run, "--update-snapshots", "test_it.py::test_word") == {"passed": 2}
+    assert (run.path / "errors.txt").read_text() == stale
+    assert outcomes(run, "--update-snapshots", "test_it.py") == {"passed": 2}
+    assert (run.path / "errors.txt").read_text() == RECORD
+
+
 def test_an_update_runs_tests_with_messages_only(run: pytest.Pytester) -> None:
     run.makepyfile(test_other="def test_long(): ...")
     assert outcomes(run) == {"passed": 4}

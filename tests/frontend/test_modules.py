@@ -199,21 +199,6 @@ class Fourier(Block):
         return self.heads(torch.fft.fft(self.value(x)).real)
 
 
-def test_an_operator_without_integer_form_names_its_layer(messages):
-    with messages.raises(UnsupportedModelError):
-        load(Difference())
-
-
-def test_an_operator_that_tvm_does_not_import_is_named(messages):
-    with messages.raises(UnsupportedModelError):
-        load(Fourier())
-
-
-def test_a_branch_on_data_cannot_be_traced(messages):
-    with messages.raises(UnsupportedModelError):
-        load(Branching())
-
-
 class NeedsMore(torch.nn.Module):
     """A part of it fails on token tensors alone."""
 
@@ -229,9 +214,25 @@ class NeedsMore(torch.nn.Module):
         return self.boxes(input_ids)
 
 
-def test_a_module_that_needs_other_inputs_says_which_part_and_why(messages):
-    with messages.raises(UnsupportedModelError):
-        load(NeedsMore())
+REFUSED = {
+    "no integer form": (Difference, None),
+    "not imported": (Fourier, None),
+    "a branch on data": (Branching, None),
+    "other inputs": (NeedsMore, None),
+    "double precision": (lambda: Additive().double(), None),
+    "something else": (lambda: 42, None),
+    "a head of a plain module": (Additive, "pooled"),
+    "no pooler": (lambda: make("distilbert"), "pooled"),
+    "no such head of the class": (lambda: make("bert"), "question_answering"),
+    "an unknown head": (lambda: make("bert"), "regression"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_imported_is_refused(name, messages):
+    make_source, head = REFUSED[name]
+    with messages.raises((ModelSourceError, UnsupportedModelError)):
+        load(make_source(), head=head)
 
 
 class Empty(Block):
@@ -299,34 +300,6 @@ def test_weights_of_16_bits_are_taken_exactly(dtype):
     assert {parameter.dtype for parameter in module.parameters()} == {dtype}
     wanted = module.query.weight.detach().float().numpy()
     np.testing.assert_array_equal(loaded.parameters["query.weight"], wanted)
-
-
-def test_double_precision_is_refused(messages):
-    with messages.raises(UnsupportedModelError):
-        load(Additive().double())
-
-
-def test_something_else_is_refused(messages):
-    with messages.raises(ModelSourceError):
-        load(42)  # type: ignore[arg-type]
-
-
-def test_a_plain_module_has_no_heads(messages):
-    with messages.raises(ModelSourceError):
-        load(Additive(), head="pooled")
-
-
-@pytest.mark.parametrize(
-    ("make_model", "head"),
-    [
-        (lambda: make("distilbert"), "pooled"),
-        (lambda: make("bert"), "question_answering"),
-        (lambda: make("bert"), "regression"),
-    ],
-)
-def test_heads_that_a_model_does_not_have(make_model, head, messages):
-    with messages.raises(ModelSourceError):
-        load(make_model(), head=head)
 
 
 def test_the_class_decides_the_head():

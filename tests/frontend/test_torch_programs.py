@@ -163,30 +163,24 @@ def test_integers_are_those_of_the_hugging_face_folder(tmp_path):
     assert np.unique(results[0]).size > 100
 
 
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        None,
-        {"x": "input_ids", "bias": "mask"},
-        {"bias": "additive_mask"},
-    ],
-)
-def test_arguments_that_are_not_clear(inputs, messages):
-    with messages.raises(ModelSourceError):
-        load(Additive(), inputs=inputs)
+NOT_CLEAR = {
+    "no names": (Additive, None),
+    "an unknown form": (Additive, {"x": "input_ids", "bias": "mask"}),
+    "no token ids": (Additive, {"bias": "additive_mask"}),
+    "one row": (lambda: exported(Encoder(), dynamic=False, batch=1), None),
+    "another name": (lambda: exported(Unmasked(), dynamic=False), {"ids": "input_ids"}),
+    "too many names": (
+        lambda: exported(Unmasked(), dynamic=False),
+        ["input_ids", "attention_mask"],
+    ),
+}
 
 
-def test_a_program_for_one_row_only_is_refused(messages):
-    with messages.raises(UnsupportedModelError):
-        load(exported(Encoder(), dynamic=False, batch=1))
-
-
-def test_names_that_a_program_does_not_have(messages):
-    program = exported(Unmasked(), dynamic=False)
-    with messages.raises(ModelSourceError):
-        load(program, inputs={"ids": "input_ids"})
-    with messages.raises(ModelSourceError):
-        load(program, inputs=["input_ids", "attention_mask"])
+@pytest.mark.parametrize("name", NOT_CLEAR)
+def test_inputs_that_are_not_clear(name, messages):
+    make_source, inputs = NOT_CLEAR[name]
+    with messages.raises((ModelSourceError, UnsupportedModelError)):
+        load(make_source(), inputs=inputs)
 
 
 class _Code:
