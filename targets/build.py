@@ -85,10 +85,6 @@ def build_for_gpu(
     dump
         Folder that receives the device code's source and disassembly.
 
-    Returns
-    -------
-    GpuBuild
-
     Raises
     ------
     TargetError

@@ -50,10 +50,6 @@ def elf_facts(path: Path, expected: Machine) -> ElfFacts:
     expected
         What it should be for; of files for other machines, `floats` is not read.
 
-    Returns
-    -------
-    ElfFacts
-
     Raises
     ------
     elftools.common.exceptions.ELFError

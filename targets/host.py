@@ -74,10 +74,6 @@ def host_target(
     machine
         As ``platform.machine()`` names it, which is the default.
 
-    Returns
-    -------
-    TargetDescription
-
     Raises
     ------
     TargetError

@@ -56,10 +56,6 @@ def audit_library(
     layers
         By kernel the layer that it computes.
 
-    Returns
-    -------
-    LibraryAudit
-
     Raises
     ------
     TargetError

@@ -82,10 +82,6 @@ def check_library(
     required
         Whether it is an error if nothing here can load it.
 
-    Returns
-    -------
-    LibraryCheck
-
     Raises
     ------
     TargetError

@@ -17,10 +17,6 @@ def kernel_passes(description: TargetDescription) -> list[tvm.transform.Pass]:
     ----------
     description
         The target.
-
-    Returns
-    -------
-    list of tvm.transform.Pass
     """
     return [keep_small_buffers_on_stack, select_q15_instructions(description)]
 

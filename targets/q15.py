@@ -24,10 +24,6 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
     ----------
     description
         The target; runs after loops are vectorised.
-
-    Returns
-    -------
-    tvm.transform.Pass
     """
     intrinsics = dict(description.q15_multiply)
     widest = max(intrinsics, default=0)

@@ -79,10 +79,6 @@ def compiles_for(answer: str, machine: str) -> bool:
     ----------
     answer, machine
         Machines as GCC and Clang name them: ``aarch64-linux-gnu``, ``armv7l-unknown-linux-gnu``.
-
-    Returns
-    -------
-    bool
     """
     return bool(answer) and _parts(answer) == _parts(machine)
 

@@ -22,11 +22,11 @@ class Ceiling:
 
     Attributes
     ----------
-    instruction : str
+    instruction
         Which dot product was measured: the best one that this project has for the processor.
-    gmacs : float or None
+    gmacs
         10^9 multiply-accumulates per second, all threads together; None if it was not measured.
-    missing : str
+    missing
         Why it was not measured.
     """
 
@@ -44,14 +44,10 @@ def measure_ceiling(threads: int, seconds: float = 0.3) -> Ceiling:
 
     Parameters
     ----------
-    threads : int
+    threads
         Threads that compute at the same time.
-    seconds : float
+    seconds
         How long to measure; the best burst of a few milliseconds counts.
-
-    Returns
-    -------
-    Ceiling
     """
     import tvm
 

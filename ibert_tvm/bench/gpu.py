@@ -26,11 +26,11 @@ def measure_gpu_time(library: Library, function: FunctionRecord, seconds: float)
 
     Parameters
     ----------
-    library : Library
+    library
         On a GPU; the function has been run before, and no other thread uses the library.
-    function : FunctionRecord
+    function
         The function.
-    seconds : float
+    seconds
         How long to measure, about.
 
     Returns
@@ -54,7 +54,7 @@ def describe_gpu(library: Library) -> dict[str, object]:
 
     Parameters
     ----------
-    library : Library
+    library
         On a GPU.
 
     Returns

@@ -21,11 +21,11 @@ class Batch:
 
     Attributes
     ----------
-    inputs : mapping of str to numpy.ndarray
+    inputs
         Arguments of `Library.run`; the first axis of each counts rows.
-    tokens : int
+    tokens
         Tokens that are not padding.
-    places : int
+    places
         Tokens including padding.
     """
 
@@ -44,16 +44,12 @@ def full_batch(metadata: LibraryMetadata, batch: int, seq_len: int, seed: int = 
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         Of the library; its vocabulary bounds the ids, and its padding id is left out.
-    batch, seq_len : int
+    batch, seq_len
         Rows, and tokens per row.
-    seed : int
+    seed
         Of the values.
-
-    Returns
-    -------
-    Batch
     """
     info = metadata.info
     random = np.random.default_rng(seed)
@@ -73,11 +69,11 @@ def text_batches(
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         Of the library; gives the padding id.
-    encoded : TokenizedBatch
+    encoded
         The texts, none longer than `seq_len`.
-    batch, seq_len : int
+    batch, seq_len
         Rows of each batch, and its padded length.
 
     Returns

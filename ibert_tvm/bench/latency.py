@@ -19,11 +19,11 @@ class Latency:
 
     Attributes
     ----------
-    times_ms : tuple of tuple of float
+    times_ms
         All calls on each batch.
-    tokens : tuple of int
+    tokens
         Real tokens of each batch.
-    rows : int
+    rows
         Sequences per batch.
     """
 
@@ -86,18 +86,14 @@ def measure_latency(
 
     Parameters
     ----------
-    library : Library
+    library
         The library.
-    batches : sequence of Batch
+    batches
         All of the same number of rows.
-    seconds : float
+    seconds
         How long to measure; a tenth of it, and one pass at least, is spent on warming up before.
-    least : int
+    least
         Least number of calls altogether, and one on each batch, however long they take.
-
-    Returns
-    -------
-    Latency
     """
     warm_until = time.perf_counter() + seconds / 10
     while True:

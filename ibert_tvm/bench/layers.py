@@ -31,19 +31,19 @@ class Part:
 
     Attributes
     ----------
-    name : str
+    name
         The kernel's, or that of what they have in common.
-    kind, layer : str
+    kind, layer
         Of a single kernel; empty for several of different ones.
-    calls : int
+    calls
         Kernel calls per run.
-    milliseconds : float
+    milliseconds
         Time per run.
-    share : float
+    share
         Of the whole run, 0 to 1.
-    macs : int
+    macs
         Multiply-accumulates per run.
-    num_bytes : int
+    num_bytes
         Per run, what kernels read and write, each argument and result once; 0 where that is not
         known.
     """
@@ -98,7 +98,7 @@ class Profile:
 
     Attributes
     ----------
-    parts : tuple of Part
+    parts
         One per call; the last is `OUTSIDE`. Their shares sum to 1.
     """
 
@@ -163,19 +163,15 @@ def measure_layers(
 
     Parameters
     ----------
-    library : Library
+    library
         The library, warmed up, on this machine.
-    batch : Batch
+    batch
         Inputs of one call.
-    records : sequence of KernelRecord
+    records
         What the metadata says about the kernel calls, in order; a call that does not fit them
         keeps its name.
-    seconds : float
+    seconds
         How long to measure.
-
-    Returns
-    -------
-    Profile
     """
     engine = cast("ObservableEngine", library.engine)
     observed: list[list[tuple[str, int]]] = []

@@ -27,18 +27,14 @@ def measure_remote_latency(
 
     Parameters
     ----------
-    library : Library
+    library
         On a board (`ibert_tvm.runtime.remote.load_remote`).
-    function : FunctionRecord
+    function
         The function; its shape is that of the batches.
-    batches : sequence of Batch
+    batches
         All of the same number of rows.
-    seconds : float
+    seconds
         How long to measure, about; at least three calls on each batch.
-
-    Returns
-    -------
-    Latency
     """
     times = []
     for batch in batches:

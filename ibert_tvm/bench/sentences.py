@@ -27,13 +27,13 @@ class Rate:
 
     Attributes
     ----------
-    name : str
+    name
         ``ibert`` or ``sentence-transformers``.
-    threads : int
+    threads
         Threads that it was given.
-    texts : int
+    texts
         Texts of a round.
-    seconds : tuple of float
+    seconds
         Of every round.
     """
 
@@ -66,13 +66,13 @@ def measure_sentences(
 
     Parameters
     ----------
-    library : Library
+    library
         Gives vectors; its number of threads is that of both.
-    texts : sequence of str
+    texts
         What a round encodes.
-    seconds : float
+    seconds
         How long to measure each; three rounds at least.
-    against : pathlib.Path, optional
+    against
         Folder of the float model, for sentence-transformers.
 
     Returns

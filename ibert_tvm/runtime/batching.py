@@ -28,11 +28,11 @@ def plan_calls(functions: Sequence[FunctionRecord], batch: int, length: int) -> 
 
     Parameters
     ----------
-    functions : sequence of FunctionRecord
+    functions
         The compiled shapes; at least one has `seq_len >= length`.
-    batch : int
+    batch
         Number of rows, at least 1.
-    length : int
+    length
         Tokens per row.
 
     Returns

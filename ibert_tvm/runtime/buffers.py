@@ -19,9 +19,9 @@ def aligned_zeros(shape: Sequence[int], dtype: str) -> np.ndarray:
 
     Parameters
     ----------
-    shape : sequence of int
+    shape
         Shape.
-    dtype : str
+    dtype
         NumPy type.
 
     Returns
@@ -49,7 +49,7 @@ class BufferedInputs:
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         What the library says about itself.
     """
 
@@ -74,9 +74,9 @@ def mapped_parameter(shared_object: ctypes.CDLL, record: ParameterRecord) -> np.
 
     Parameters
     ----------
-    shared_object : ctypes.CDLL
+    shared_object
         The library, which the view keeps.
-    record : ParameterRecord
+    record
         One of its parameters.
 
     Returns

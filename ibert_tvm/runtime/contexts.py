@@ -20,9 +20,9 @@ class ContextPool:
 
     Parameters
     ----------
-    engine : Engine
+    engine
         Makes contexts, the first one at once: what is wrong with the library shows here.
-    owner : str
+    owner
         What they belong to, for errors.
 
     Raises
@@ -150,9 +150,9 @@ class _Caller:
 
     Attributes
     ----------
-    served : bool
+    served
         Whether it may go on; one that goes on and may not is refused.
-    context : ExecutionContext or None
+    context
         What it is given; None to make one.
     """
 

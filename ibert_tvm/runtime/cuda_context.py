@@ -47,21 +47,21 @@ class CudaProgram(ObservableEngine):
 
     Attributes
     ----------
-    metadata : LibraryMetadata
+    metadata
         What the library says about itself.
-    cuda : CudaRuntime
+    cuda
         CUDA's functions.
-    index, name : int, str
+    index, name
         The GPU, and what the driver calls it.
-    ffi : module
+    ffi
         ``tvm_ffi``.
-    load_executable : tvm_ffi.Function
+    load_executable
         Makes a virtual machine.
-    parameters : list of DeviceTensor
+    parameters
         All parameters, uploaded once.
-    observer : Observer or None
+    observer
         Who is told of kernels.
-    capturing : threading.Lock
+    capturing
         Held by the context that prepares a function: code is loaded meanwhile, and a graph
         captured, which other contexts' loading must not disturb.
     """
@@ -101,7 +101,7 @@ class CudaContext:
 
     Parameters
     ----------
-    program : CudaProgram
+    program
         What it runs.
     """
 
@@ -144,7 +144,7 @@ class CudaContext:
 
         Parameters
         ----------
-        function : FunctionRecord
+        function
             The function; its outputs are where its last call gave them.
         """
         cuda = self._cuda
@@ -157,9 +157,9 @@ class CudaContext:
 
         Parameters
         ----------
-        function : FunctionRecord
+        function
             A function that was called before; its inputs are as that call left them.
-        runs : int
+        runs
             How many to put into the stream, one behind the other.
 
         Returns
@@ -185,7 +185,7 @@ class CudaContext:
 
         Parameters
         ----------
-        function : FunctionRecord
+        function
             A function that was called before; its inputs are as that call left them.
 
         Returns

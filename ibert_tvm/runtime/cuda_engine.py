@@ -33,20 +33,20 @@ class CudaEngine:
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         What the library says about itself.
-    index : int
+    index
         Number of the GPU.
 
     Attributes
     ----------
-    device : str
+    device
         The GPU, for example ``"cuda:0"``.
-    name : str
+    name
         What the driver calls it.
-    architecture : str
+    architecture
         What it is, for example ``"sm_75"``.
-    multiprocessors : int
+    multiprocessors
         How many it has.
 
     Raises

@@ -82,7 +82,7 @@ class CudaRuntime:
 
     Parameters
     ----------
-    library : ctypes.CDLL
+    library
         ``libcudart``.
     """
 
@@ -252,9 +252,9 @@ class CudaRuntime:
 
         Parameters
         ----------
-        stream : int
+        stream
             Stream; nothing of `work` is executed.
-        work : callable
+        work
             Puts copies and kernels into the stream.
 
         Returns

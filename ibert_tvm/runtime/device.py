@@ -18,9 +18,9 @@ class Device:
 
     Attributes
     ----------
-    kind : str
+    kind
         ``"cpu"`` or ``"cuda"``.
-    index : int
+    index
         Number of the GPU, as CUDA counts them; 0 for the processor.
     """
 
@@ -36,12 +36,8 @@ def parse_device(text: str) -> Device:
 
     Parameters
     ----------
-    text : str
+    text
         ``cpu``, ``cuda`` or ``cuda:N``.
-
-    Returns
-    -------
-    Device
 
     Raises
     ------
@@ -59,14 +55,10 @@ def choose_device(metadata: LibraryMetadata, wanted: str | None) -> Device:
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         The library, which runs on one kind of device only.
-    wanted : str or None
+    wanted
         What the user asked for; None for the library's own: the processor, or the first GPU.
-
-    Returns
-    -------
-    Device
 
     Raises
     ------

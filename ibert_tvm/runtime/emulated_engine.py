@@ -27,7 +27,7 @@ class EmulatedEngine:
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         What the library says about itself.
 
     Raises

@@ -39,7 +39,7 @@ class ExecutionContext(Protocol):
 
         Parameters
         ----------
-        function : FunctionRecord
+        function
             One of the library's.
 
         Returns
@@ -60,9 +60,9 @@ class ExecutionContext(Protocol):
 
         Parameters
         ----------
-        function : FunctionRecord
+        function
             One of the library's; `inputs` was asked for it before.
-        num_threads : int
+        num_threads
             Most threads for its kernels, the calling one included; of no meaning where kernels do
             not run on this machine's processors, or the library starts no threads.
 
@@ -88,9 +88,9 @@ class Engine(Protocol):
 
     Attributes
     ----------
-    device : str
+    device
         What kernels run on: ``"cpu"``, ``"cuda:0"`` ...
-    max_contexts : int
+    max_contexts
         How many contexts can be at work at the same time with any gain, at least 1: a board serves
         one call at a time, and many more calls than processors only wait for each other.
     """
@@ -108,7 +108,7 @@ class Engine(Protocol):
 
         Parameters
         ----------
-        record : ParameterRecord
+        record
             One of the library's.
 
         Returns
@@ -138,7 +138,7 @@ class ObservableEngine:
 
     Attributes
     ----------
-    observer : Observer or None
+    observer
         Whom contexts tell; None where nobody asks.
     """
 
@@ -150,7 +150,7 @@ class ObservableEngine:
 
         Parameters
         ----------
-        observe : callable
+        observe
             Takes the name of the kernel, and how long it took; called in the threads of the calls.
             Functions of a virtual machine itself are named too, ``vm.*``.
         """

@@ -15,18 +15,14 @@ def load_engine(
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         The library.
-    device : Device
+    device
         Where its kernels shall run, as `choose_device` chose it.
-    num_threads : int or None
+    num_threads
         What the caller asked for; a library that cannot use threads refuses a number.
-    emulate : bool
+    emulate
         Whether to run it under the emulator of its target.
-
-    Returns
-    -------
-    Engine
 
     Raises
     ------

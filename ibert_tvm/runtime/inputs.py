@@ -20,9 +20,9 @@ def check_inputs(
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         The library.
-    given : mapping of str to array_like or None
+    given
         `input_ids`, `attention_mask`, `token_type_ids`, `ibert_tvm.model.model_info.REAL_INPUTS`;
         None for what the caller left out.
 

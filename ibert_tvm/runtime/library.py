@@ -39,9 +39,9 @@ class IntegerOutput:
 
     Attributes
     ----------
-    values : numpy.ndarray
+    values
         Integers, of the output's shape.
-    scale : float
+    scale
         Real size of one step: the real value is `values * scale`.
     """
 
@@ -63,13 +63,13 @@ class Library:
 
     Attributes
     ----------
-    metadata : LibraryMetadata
+    metadata
         What the library says about itself.
-    num_threads : int
+    num_threads
         Most threads that a call uses; callers at the same time divide the processors among them.
-    device : str
+    device
         What kernels run on: ``"cpu"``, ``"cuda:0"`` ...
-    contexts : ContextPool
+    contexts
         What calls run in.
     """
 
@@ -145,16 +145,16 @@ class Library:
         ----------
         input_ids : array_like of int
             Token ids [batch, length], any batch; no longer than the longest compiled sequence.
-        attention_mask : array_like of int or bool, optional
+        attention_mask : array_like of int or bool
             1 for tokens, 0 for padding, of the same shape; all 1 by default.
-        token_type_ids : array_like of int, optional
+        token_type_ids : array_like of int
             Of the same shape; all 0 by default.
-        dequantize : bool
+        dequantize
             Give real values (float32) instead of integers with their scale.
-        pixel_values : array_like of float, optional
+        pixel_values : array_like of float
             Images [batch, channels, height, width] as the model's image processor gives them, for
             a model that takes images; they become integers here (`ibert_tvm.runtime.pixels`).
-        input_features : array_like of float, optional
+        input_features : array_like of float
             Features [batch, channels, frames], likewise, for a model that takes these.
 
         Returns
@@ -201,14 +201,10 @@ class Library:
 
         Parameters
         ----------
-        texts : sequence of str or of (str, str)
+        texts
             Texts or pairs of texts, none of them empty.
-        max_length : int, optional
+        max_length
             Truncate to this many tokens; by default to the longest compiled sequence.
-
-        Returns
-        -------
-        TokenizedBatch
 
         Raises
         ------
@@ -243,10 +239,10 @@ class Library:
 
         Parameters
         ----------
-        texts : sequence of str or of (str, str)
+        texts
             Texts or pairs of texts. Longer ones than the longest compiled sequence are cut off,
             with a warning in the log.
-        dequantize : bool
+        dequantize
             As in `run`.
 
         Returns
@@ -266,9 +262,9 @@ class Library:
 
         Parameters
         ----------
-        batch : TokenizedBatch
+        batch
             Texts of any lengths, padded at their end to that of the longest.
-        dequantize : bool
+        dequantize
             As in `run`.
 
         Returns

@@ -49,12 +49,8 @@ def read_metadata(path: str | os.PathLike[str]) -> LibraryMetadata:
 
     Parameters
     ----------
-    path : path
+    path
         The library, `model.so`.
-
-    Returns
-    -------
-    LibraryMetadata
 
     Raises
     ------
@@ -117,14 +113,10 @@ def read_weights(path: Path, offset: int, size: int) -> bytes:
 
     Parameters
     ----------
-    path : pathlib.Path
+    path
         A library that `read_metadata` has read.
-    offset, size : int
+    offset, size
         First byte in its weights section, and number of bytes.
-
-    Returns
-    -------
-    bytes
     """
     from elftools.elf.elffile import ELFFile
 
@@ -223,16 +215,12 @@ def parse_metadata(file: Path, document: JsonObject, weight_bytes: int) -> Libra
 
     Parameters
     ----------
-    file : pathlib.Path
+    file
         What it is about.
-    document : mapping
+    document
         The document.
-    weight_bytes : int
+    weight_bytes
         Size of the section of weights.
-
-    Returns
-    -------
-    LibraryMetadata
 
     Raises
     ------

@@ -33,23 +33,19 @@ def load_library(
 
     Parameters
     ----------
-    path : path
+    path
         The library that `ibert compile` or `CompiledModel.export` wrote.
-    num_threads : int, optional
+    num_threads
         Most threads per call; by default the processors that this process may use (or the
         environment variable TVM_NUM_THREADS). All libraries of a process share one pool of threads,
         and calls that run at the same time divide the processors. A library without runtime uses
         one.
-    emulate : bool
+    emulate
         Run a library without runtime, of whatever Linux target, under the emulator of its target:
         to see what another machine will compute, not how fast.
-    device : str, optional
+    device
         ``"cpu"``, ``"cuda"`` or ``"cuda:N"``. A library runs on one kind of device, and by default
         on the first of it.
-
-    Returns
-    -------
-    Library
 
     Raises
     ------
@@ -102,11 +98,11 @@ def run(
 
     Parameters
     ----------
-    path : path
+    path
         The library.
-    dequantize : bool
+    dequantize
         Give real values instead of integers with their scale.
-    device : str, optional
+    device
         As `load_library` takes.
     **inputs : array_like
         `input_ids`, and optionally `attention_mask` and `token_type_ids`, or `pixel_values`

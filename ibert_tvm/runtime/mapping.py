@@ -36,14 +36,14 @@ class LibraryFile:
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         As `read_metadata` gave it.
 
     Attributes
     ----------
-    descriptor : int
+    descriptor
         Of the open file; closed with this object.
-    path : pathlib.Path
+    path
         What this process and its children may open the same file by.
 
     Raises
@@ -92,14 +92,14 @@ class SharedObject(ctypes.CDLL):
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         As `read_metadata` gave it.
-    load : callable, optional
+    load
         Takes the name that the library is mapped by, and has TVM's runtime load it, too.
 
     Attributes
     ----------
-    loaded : object
+    loaded
         What `load` returned.
 
     Raises

@@ -74,15 +74,15 @@ class KernelRecord:
 
     Attributes
     ----------
-    name : str
+    name
         The kernel's name in the library.
-    kind : str
+    kind
         What it is built around: `linear`, `attention`, `layer_norm` ...
-    layer : str
+    layer
         Canonical name of the layer.
-    macs : int
+    macs
         Multiply-accumulates of its matrix products; 0 for a row operation.
-    num_bytes : int
+    num_bytes
         What its arguments and results take, each once; 0 in libraries of earlier versions.
     """
 
@@ -176,9 +176,9 @@ def read_record(kind: type[_Record], document: JsonObject) -> _Record:
 
     Parameters
     ----------
-    kind : type
+    kind
         One of the records of this module; fields with a default may be missing.
-    document : mapping
+    document
         The object.
 
     Returns
@@ -217,34 +217,34 @@ class LibraryMetadata:
 
     Attributes
     ----------
-    path : pathlib.Path
+    path
         The library.
-    target : dict
+    target
         What it was compiled for.
-    required_cpu_features : tuple of str
+    required_cpu_features
         Processor flags, as in /proc/cpuinfo, without which it would fault.
-    functions : tuple of FunctionRecord
+    functions
         The compiled shapes.
-    inputs, parameters, outputs : tuple of records
+    inputs, parameters, outputs
         The signature of every function: inputs, then parameters; and what it returns.
-    info : ModelInfo
+    info
         The model.
-    versions : dict of str to str
+    versions
         Of TVM and of this project at compile time.
-    source_sha256 : str
+    source_sha256
         Hash of the source model.
-    tokenizer : dict of str to str
+    tokenizer
         Tokenizer files, zlib and base64; empty if there are none.
-    file_bytes, weight_bytes : int
+    file_bytes, weight_bytes
         Sizes of the file and of its weights section.
-    runtime : str
+    runtime
         What runs it: ``"tvm"``, or ``"none"`` where it is plain C functions.
-    prefix : str
+    prefix
         What the names of its C functions begin with, where it is plain C functions.
-    architectures : tuple of str
+    architectures
         Architectures of NVIDIA's GPUs that it has code for, for example ``sm_75``, and
         ``compute_75`` for code that the driver compiles; empty where kernels run on the processor.
-    digest : str
+    digest
         SHA-256 in the file's seal, which stands for all that the library holds.
     """
 

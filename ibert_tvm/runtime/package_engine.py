@@ -9,8 +9,9 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def emulated_package(folder: Path, model: Path | None = None) -> Iterator[Librar
 
     Parameters
     ----------
-    folder : pathlib.Path
+    folder
         A package that `ibert compile` wrote.
     model : pathlib.Path, optional
         The folder of the quantised model that it was compiled from, for its tokenizer.
@@ -90,7 +91,9 @@ def _metadata(folder: Path, document: JsonObject) -> LibraryMetadata:
         said = {
             **document,
             "required_cpu_features": [],
-            "functions": [{**row, "name": row["symbol"], "kernels": []} for row in _rows(document)],
+            "functions": [
+                {**row, "name": row["symbol"], "kernels": []} for row in document["functions"]
+            ],
             "parameters": [],
             "runtime": "none",
         }
@@ -104,45 +107,33 @@ def _metadata(folder: Path, document: JsonObject) -> LibraryMetadata:
         ) from error
 
 
-def _rows(document: JsonObject) -> list[JsonObject]:
-    rows: list[JsonObject] = document["functions"]
-    return rows
-
-
+@dataclass(frozen=True)
 class PackageEngine:
     """A package on its emulated board; see `ibert_tvm.runtime.engine.Engine`.
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         What the package says about itself.
-    document : mapping
+    document
         The same, as it is in the package.
-    objects : tuple of pathlib.Path
+    objects
         Its objects.
-    folder : pathlib.Path
+    folder
         Where firmware is made.
-    description : TargetDescription
+    description
         Its target.
     """
 
-    device = "emulated board"
-    max_contexts = 1
+    device: ClassVar = "emulated board"
+    max_contexts: ClassVar = 1
 
-    def __init__(
-        self,
-        metadata: LibraryMetadata,
-        document: JsonObject,
-        objects: tuple[Path, ...],
-        folder: Path,
-        description: TargetDescription,
-    ) -> None:
-        self.metadata = metadata
-        self.document = document
-        self.description = description
-        self._objects = objects
-        self._folder = folder
-        self._linked: dict[int, Path] = {}
+    metadata: LibraryMetadata
+    document: JsonObject
+    objects: tuple[Path, ...]
+    folder: Path
+    description: TargetDescription
+    _linked: dict[int, Path] = field(default_factory=dict)
 
     def parameter(self, record: ParameterRecord) -> np.ndarray:
         """As `Engine.parameter`."""
@@ -166,7 +157,7 @@ class PackageEngine:
             name = FileNames(self.metadata.prefix).header
             header = (self.metadata.path / name).read_text(encoding="utf-8")
             self._linked[index] = link_firmware(
-                self.document, header, self._objects, index, self._folder, self.description
+                self.document, header, self.objects, index, self.folder, self.description
             )
         return self._linked[index]
 

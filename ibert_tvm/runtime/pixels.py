@@ -24,7 +24,7 @@ def image_record(inputs: Sequence[JsonObject]) -> InputRecord | None:
 
     Parameters
     ----------
-    inputs : sequence of mapping
+    inputs
         Name, dtype, scale, zero_point, low and high of every input that the caller quantises.
 
     Returns
@@ -42,12 +42,12 @@ def quantize_images(
 
     Parameters
     ----------
-    record : InputRecord
+    record
         The input: its name, dtype and quantisation.
-    value : array_like or None
+    value
         Real pixels or features, float [batch, *image_size], as the source's image processor or
         feature extractor gives them; or integers of the record's dtype, taken as they are.
-    image_size : sequence of int
+    image_size
         Channels, height and width that the model takes, or channels and frames.
 
     Returns

@@ -32,14 +32,14 @@ class PlainEngine(ObservableEngine):
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         What the library says about itself.
 
     Attributes
     ----------
-    library : SharedObject
+    library
         Its functions.
-    observer : Observer or None
+    observer
         Who is told of kernels.
 
     Raises

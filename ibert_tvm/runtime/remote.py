@@ -36,13 +36,13 @@ def load_remote(
 
     Parameters
     ----------
-    path : path
+    path
         The library, compiled for the board.
-    address : ibert_tvm.targets.rpc.Address
+    address
         Its server, or a tracker with a key.
-    num_threads : int, optional
+    num_threads
         Threads on the board; by default all its processors.
-    timeout : float
+    timeout
         Seconds to wait for an answer, besides the time that transfers and measurements take.
 
     Yields

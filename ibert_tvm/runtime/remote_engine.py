@@ -29,18 +29,18 @@ class RemoteEngine:
 
     Parameters
     ----------
-    board : ibert_tvm.targets.rpc.Board
+    board
         With an open session.
-    metadata : LibraryMetadata
+    metadata
         Of the library to run.
-    num_threads : int, optional
+    num_threads
         Threads that kernels use there; by default all processors of the board.
 
     Attributes
     ----------
-    description : ibert_tvm.targets.rpc.BoardDescription
+    description
         What the board said about itself.
-    num_threads : int
+    num_threads
         Threads that kernels use.
     """
 
@@ -98,11 +98,11 @@ class RemoteContext(BufferedInputs):
 
         Parameters
         ----------
-        function : FunctionRecord
+        function
             Function.
-        inputs : sequence of numpy.ndarray
+        inputs
             Of the function's shape, in its order.
-        seconds : float
+        seconds
             How long to measure, about.
 
         Returns
@@ -125,9 +125,9 @@ def check_fits(metadata: LibraryMetadata, board: BoardDescription) -> None:
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         The library.
-    board : ibert_tvm.targets.rpc.BoardDescription
+    board
         What the board said.
 
     Raises

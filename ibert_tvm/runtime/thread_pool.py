@@ -18,12 +18,12 @@ class ThreadPool:
 
     Parameters
     ----------
-    shared_object : ctypes.CDLL
+    shared_object
         The library whose copy of ``targets/parallel.c`` serves all others; it stays mapped.
 
     Attributes
     ----------
-    launch : int
+    launch
         Address of the function that runs a parallel loop.
     """
 
@@ -46,7 +46,7 @@ class ThreadPool:
 
         Parameters
         ----------
-        wanted : int
+        wanted
             Most threads, the calling one included.
 
         Returns

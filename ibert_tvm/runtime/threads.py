@@ -45,7 +45,7 @@ def container_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | 
 
     Parameters
     ----------
-    quota : pathlib.Path
+    quota
         The file of the control group, version 2; another one serves tests.
 
     Returns
@@ -81,7 +81,7 @@ def configure_threads(count: int) -> None:
 
     Parameters
     ----------
-    count : int
+    count
         Threads that kernels use from now on, the calling one included.
     """
     from .tvm_runtime import load_runtime

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from .buffers import aligned_zeros, input_buffers, mapped_parameter
+from .buffers import BufferedInputs, aligned_zeros, mapped_parameter
 from .engine import ObservableEngine, Observer
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from .thread_pool import thread_pool
@@ -27,16 +27,16 @@ class TvmEngine(ObservableEngine):
 
     Parameters
     ----------
-    metadata : LibraryMetadata
+    metadata
         What the library says about itself.
 
     Attributes
     ----------
-    pool : ThreadPool
+    pool
         Threads that its kernels run on, those of the process.
-    tensors : list of tvm_ffi.Tensor
+    tensors
         All parameters: their pages are shared and never copied.
-    observer : Observer or None
+    observer
         Who is told of kernels.
     """
 
@@ -67,30 +67,20 @@ class TvmEngine(ObservableEngine):
         return TvmContext(self, machine)
 
 
-class TvmContext:
+class TvmContext(BufferedInputs):
     """A virtual machine with input buffers; see `ibert_tvm.runtime.engine.ExecutionContext`.
 
     Attributes
     ----------
-    functions : dict
+    functions
         Compiled functions by name; each takes tensors, the inputs and then all parameters.
     """
 
     def __init__(self, engine: TvmEngine, machine: Any) -> None:
+        super().__init__(engine.metadata)
         self._engine, self._machine = engine, machine
         self.functions = {f.name: machine[f.name] for f in engine.metadata.functions}
-        self._buffers: dict[str, dict[str, np.ndarray]] = {}
         self._arguments: dict[str, list[Any]] = {}
-
-    def inputs(self, function: FunctionRecord) -> Mapping[str, np.ndarray]:
-        """As `ExecutionContext.inputs`."""
-        if function.name not in self._buffers:
-            engine = self._engine
-            buffers = input_buffers(engine.metadata, function)
-            tensors = [engine.ffi.from_dlpack(buffer) for buffer in buffers.values()]
-            self._arguments[function.name] = [*tensors, *engine.tensors]
-            self._buffers[function.name] = buffers
-        return self._buffers[function.name]
 
     def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
         """As `ExecutionContext.run`; memory of outputs is used again once they are gone."""
@@ -109,6 +99,9 @@ class TvmContext:
         return [np.from_dlpack(tensor) for tensor in results]
 
     def _call(self, name: str) -> Any:
+        if name not in self._arguments:
+            tensors = map(self._engine.ffi.from_dlpack, self.buffers[name].values())
+            self._arguments[name] = [*tensors, *self._engine.tensors]
         return self.functions[name](*self._arguments[name])
 
     @contextmanager

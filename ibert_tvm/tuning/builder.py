@@ -27,14 +27,14 @@ class KernelBuilder:
 
     Parameters
     ----------
-    description : ibert_tvm.targets.TargetDescription
+    description
         The target.
-    timeout : float
+    timeout
         Seconds that one kernel may take.
 
     Attributes
     ----------
-    service : str
+    service
         Module that the process runs.
     """
 
@@ -49,9 +49,9 @@ class KernelBuilder:
 
         Parameters
         ----------
-        kernel : tvm.tirx.PrimFunc
+        kernel
             Scheduled; its ``global_symbol`` is the name of the function in the library.
-        path : pathlib.Path
+        path
             The library to write.
 
         Returns

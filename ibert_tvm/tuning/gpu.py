@@ -15,12 +15,12 @@ def first_gpu(architectures: Sequence[str]) -> tuple[int, CudaRuntime]:
 
     Parameters
     ----------
-    architectures : sequence of str
+    architectures
         For example ``("sm_75",)``.
 
     Returns
     -------
-    index, cuda : int, CudaRuntime
+    index, cuda
         Number of the first, and what to use it by.
 
     Raises

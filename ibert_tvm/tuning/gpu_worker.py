@@ -36,7 +36,7 @@ class GpuSession:
 
     Parameters
     ----------
-    architectures : sequence of str
+    architectures
         What kernels are compiled for; the first GPU that runs such code is taken.
 
     Raises
@@ -72,11 +72,11 @@ class GpuSession:
 
         Parameters
         ----------
-        kernel : str
+        kernel
             Name.
-        arrays, expected : sequence of numpy.ndarray
+        arrays, expected
             Its inputs, and the results that it must give.
-        milliseconds : float
+        milliseconds
             How long to measure, about.
 
         Returns

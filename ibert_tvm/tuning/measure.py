@@ -62,9 +62,9 @@ class Measurer:
 
     Parameters
     ----------
-    description : ibert_tvm.targets.TargetDescription
+    description
         The target.
-    options : TuneOptions
+    options
         Where, by how many at a time, and how long.
     """
 
@@ -125,9 +125,9 @@ class Measurer:
 
         Parameters
         ----------
-        candidates : sequence of Candidate
+        candidates
             What to measure.
-        inputs, results : sequence of numpy.ndarray
+        inputs, results
             What the kernel takes, and what it must give.
 
         Yields

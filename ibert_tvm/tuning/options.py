@@ -17,19 +17,19 @@ class TuneOptions:
 
     Attributes
     ----------
-    trials : int
+    trials
         Decisions to measure per kernel altogether, those of earlier runs included.
-    address : ibert_tvm.targets.rpc.Address, optional
+    address
         Board or tracker; None for this machine.
-    jobs : int
+    jobs
         Kernels that are compiled at the same time.
-    threads : int
+    threads
         Threads that a kernel uses when it is measured.
-    time_limit : float, optional
+    time_limit
         Seconds after which no more is begun.
-    build_timeout, run_timeout : float
+    build_timeout, run_timeout
         Seconds that compiling or measuring one kernel may take.
-    seed : int
+    seed
         Of the search.
     """
 

@@ -20,9 +20,9 @@ class TunedKernels:
 
     Parameters
     ----------
-    folder : path
+    folder
         The database.
-    description : ibert_tvm.targets.TargetDescription
+    description
         The target that is compiled for.
 
     Raises

@@ -29,17 +29,17 @@ class KernelTask:
 
     Attributes
     ----------
-    key : str
+    key
         What it computes (`ibert_tvm.schedules.tuning.workload_key`).
-    kind, layer, name : str
+    kind, layer, name
         Kind of kernel; a layer that it is of; its name in the module.
-    calls : int
+    calls
         Calls of it in one run of all shapes.
-    macs : int
+    macs
         Multiply-accumulates of one call.
-    function : tvm.tirx.PrimFunc
+    function
         Unscheduled.
-    space : tuple of Tile
+    space
         What can be tried, the default first.
     """
 
@@ -59,7 +59,7 @@ class KernelTask:
 
         Returns
         -------
-        inputs, results : list of numpy.ndarray
+        inputs, results
             As the kernel takes and gives them.
         """
         return _Data(self).make()
@@ -72,11 +72,11 @@ def find_tasks(
 
     Parameters
     ----------
-    quantized : QuantizedModel
+    quantized
         The model.
-    description : ibert_tvm.targets.TargetDescription
+    description
         The target.
-    shapes : list of (int, int)
+    shapes
         (batch, tokens).
 
     Returns

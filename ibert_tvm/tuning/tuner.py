@@ -34,13 +34,13 @@ class TuneResult:
 
     Attributes
     ----------
-    kernels : list of dict
+    kernels
         One per kernel: ``kind``, ``layer``, ``calls``, ``space``, ``trials`` (all), ``new`` (of
         this run), ``failed``, ``error`` (the most frequent one), ``default_ms``, ``best_ms``,
         ``faster`` and ``tile``.
-    stopped : str
+    stopped
         Why it ended before all trials; empty if it did not.
-    seconds : float
+    seconds
         Of this run.
     """
 
@@ -65,24 +65,20 @@ def tune(
 
     Parameters
     ----------
-    quantized : QuantizedModel
+    quantized
         The model whose kernels to tune.
-    target : str
+    target
         Name of the target.
-    shapes : sequence of (int, int)
+    shapes
         (batch, tokens).
-    database : path
+    database
         Folder of the database, which is made where there is none.
-    options : TuneOptions
+    options
         How.
-    progress : callable, optional
+    progress
         Called with what is being done.
-    advance : callable, optional
+    advance
         Called with the trials done and the trials there are to do, of all kernels.
-
-    Returns
-    -------
-    TuneResult
 
     Raises
     ------

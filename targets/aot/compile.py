@@ -60,10 +60,6 @@ def compile_bare(
     interface
         Signature; its functions are those of the module that are compiled.
 
-    Returns
-    -------
-    BareModel
-
     Raises
     ------
     TargetError

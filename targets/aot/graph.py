@@ -143,10 +143,6 @@ def read_function(name: str, function: relax.Function) -> Graph:
     function
         With the attribute ``num_input``.
 
-    Returns
-    -------
-    Graph
-
     Raises
     ------
     TargetError
@@ -229,10 +225,6 @@ def place_values(graph: Graph, workspaces: Mapping[str, int], alignment: int) ->
         Bytes of workspace of each kernel.
     alignment
         Of all places in the arena.
-
-    Returns
-    -------
-    PlacedGraph
     """
     places: dict[int, Place] = {
         index: Place("input", index)

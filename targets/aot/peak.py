@@ -17,10 +17,6 @@ def arena_peak(placed: PlacedGraph, kernels: Mapping[str, BareKernel]) -> ArenaP
         A function whose values have places.
     kernels
         By name in the module.
-
-    Returns
-    -------
-    ArenaPeak
     """
     graph = placed.graph
     lifetimes = graph.lifetimes()

@@ -112,10 +112,6 @@ def plan_arena(requests: Sequence[Request], alignment: int) -> ArenaPlan:
     alignment
         Bytes that every offset is a multiple of: a power of two.
 
-    Returns
-    -------
-    ArenaPlan
-
     Raises
     ------
     ValueError

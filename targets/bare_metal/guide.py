@@ -67,10 +67,6 @@ def makefile(
         Flags that choose the processor.
     description
         The target, whose compiler is the default.
-
-    Returns
-    -------
-    str
     """
     return rendered(
         _MAKEFILE,

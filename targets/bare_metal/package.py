@@ -237,10 +237,6 @@ def compile_sources(
     description
         The target.
 
-    Returns
-    -------
-    list of pathlib.Path
-
     Raises
     ------
     TargetError

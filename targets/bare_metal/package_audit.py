@@ -58,10 +58,6 @@ def audit_package(
     work
         An empty folder, where objects and image are left.
 
-    Returns
-    -------
-    PackageAudit
-
     Raises
     ------
     TargetError

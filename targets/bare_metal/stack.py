@@ -49,10 +49,6 @@ def stack_use(
     pointers
         Functions that may call through a pointer, and what that may reach in the image.
 
-    Returns
-    -------
-    StackUse
-
     Raises
     ------
     StackError

@@ -92,10 +92,6 @@ def verify_package(
     description
         The target.
 
-    Returns
-    -------
-    Verified
-
     Raises
     ------
     PackageError

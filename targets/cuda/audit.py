@@ -240,10 +240,6 @@ def spilling_kernels(
         Of every device kernel and architecture.
     roles
         Kernels of the program by name.
-
-    Returns
-    -------
-    frozenset of str
     """
     return frozenset(
         audit.name

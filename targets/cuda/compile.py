@@ -103,10 +103,6 @@ def kernel_roles(module: tvm.IRModule) -> dict[str, KernelRole]:
     ----------
     module
         Lowered and scheduled.
-
-    Returns
-    -------
-    dict of str to KernelRole
     """
     from tvm import tirx
 
@@ -145,10 +141,6 @@ def compile_device_code(
         Folder that receives the source, and per architecture the disassembly.
     make_image
         What makes an image of the complete source in place of nvcc; it is not audited.
-
-    Returns
-    -------
-    DeviceCode
 
     Raises
     ------
@@ -232,10 +224,6 @@ def with_all_registers(source: str, kernels: Collection[str]) -> str:
         CUDA as TVM generates it.
     kernels
         Names of device kernels.
-
-    Returns
-    -------
-    str
     """
 
     def bound(match: re.Match[str]) -> str:

@@ -57,10 +57,6 @@ def is_constant_move(instruction: Instruction) -> bool:
     ----------
     instruction
         Any.
-
-    Returns
-    -------
-    bool
     """
     return (
         instruction.mnemonic in ("HFMA2.MMA", "HFMA2")

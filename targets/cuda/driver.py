@@ -54,10 +54,6 @@ class Driver:
 def find_driver() -> Driver:
     """Ask the driver.
 
-    Returns
-    -------
-    Driver
-
     Raises
     ------
     TargetError
@@ -122,10 +118,6 @@ def runs_on(architectures: tuple[str, ...], capability: tuple[int, int]) -> bool
         For example ``("sm_75", "sm_80")``.
     capability
         Major and minor compute capability of the GPU.
-
-    Returns
-    -------
-    bool
     """
     for name in architectures:
         kind, _, digits = name.partition("_")

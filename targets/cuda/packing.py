@@ -64,10 +64,6 @@ def with_image(modules: bytes, device: DeviceCode) -> bytes:
     modules, device
         As for `write_modules`.
 
-    Returns
-    -------
-    bytes
-
     Raises
     ------
     ValueError
@@ -106,10 +102,6 @@ def image_of(modules: bytes) -> bytes:
     ----------
     modules
         As they lie in a library; they may be anything.
-
-    Returns
-    -------
-    bytes
 
     Raises
     ------

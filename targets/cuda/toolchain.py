@@ -84,10 +84,6 @@ def find_cuda_toolchain(target: str = "cuda") -> CudaToolchain:
     target
         Name of the target that it is needed for, for errors.
 
-    Returns
-    -------
-    CudaToolchain
-
     Raises
     ------
     TargetError

@@ -104,10 +104,6 @@ def find_server(address: Address, timeout: float) -> Listener:
     timeout
         Seconds to wait for each answer.
 
-    Returns
-    -------
-    Listener
-
     Raises
     ------
     BoardError
