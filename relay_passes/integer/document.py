@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ibert_tvm.common import strict_json
 from ibert_tvm.common.errors import DocumentError
-from ibert_tvm.common.strict_json import shown
+from ibert_tvm.common.strict_json import JsonObject, shown
 
 from ..errors import CompilerError
 from ..names import MAX_NAME, NAME, NAME_RULE
@@ -67,7 +67,7 @@ def write_document(program: Program) -> str:
         If the program is outside of what the format holds, for example has a name that cannot be
         written: what is written can be read.
     """
-    sections: dict[str, Iterable[Any]] = {
+    sections: dict[str, Iterable[object]] = {
         "inputs": (_named(name, type_) for name, type_ in program.inputs.items()),
         "parameters": (_named(name, type_) for name, type_ in program.parameters.items()),
         "steps": map(_step, program.steps),
@@ -84,16 +84,16 @@ def write_document(program: Program) -> str:
     return text
 
 
-def _type(type_: TensorType) -> dict[str, Any]:
+def _type(type_: TensorType) -> JsonObject:
     shape = [dim if isinstance(dim, int) else str(dim) for dim in type_.shape]
     return {"dtype": type_.dtype, "shape": shape}
 
 
-def _named(name: str, type_: TensorType) -> dict[str, Any]:
+def _named(name: str, type_: TensorType) -> JsonObject:
     return {"name": name, **_type(type_)}
 
 
-def _step(step: Step) -> dict[str, Any]:
+def _step(step: Step) -> JsonObject:
     attributes = step.operator.to_dict()
     order = [operand.name for operand in step.operator.OPERANDS]
     return {
@@ -137,7 +137,7 @@ def read_document(text: str) -> Program:
     return _Reader().program(document)
 
 
-def _check_version(document: Any) -> None:
+def _check_version(document: object) -> None:
     """Tell documents of other versions, and the graphs of TVM that were there before this format.
 
     Raises
@@ -170,7 +170,7 @@ def _refuse(what: str, where: str, why: str) -> DocumentError:
     return DocumentError(what, where, why, _DAMAGED)
 
 
-def _keys(value: Any, keys: tuple[str, ...], where: str) -> None:
+def _keys(value: object, keys: tuple[str, ...], where: str) -> None:
     """Refuse anything but an object of exactly these keys."""
     if not isinstance(value, dict):
         raise _refuse(shown(value), where, f"an object of {', '.join(keys)} is needed")
@@ -182,7 +182,7 @@ def _keys(value: Any, keys: tuple[str, ...], where: str) -> None:
             raise _refuse(f"the key {shown(names[0])} {problem}", where, f"keys: {', '.join(keys)}")
 
 
-def _items(document: Mapping[str, Any], key: str, least: int, most: int) -> list[tuple[str, Any]]:
+def _items(document: JsonObject, key: str, least: int, most: int) -> list[tuple[str, Any]]:
     """Items of a list, each with its place."""
     items = document[key]
     if not isinstance(items, list):
@@ -192,7 +192,7 @@ def _items(document: Mapping[str, Any], key: str, least: int, most: int) -> list
     return [(f"{key}[{index}]", item) for index, item in enumerate(items)]
 
 
-def _read_type(value: Mapping[str, Any], where: str) -> TensorType:
+def _read_type(value: JsonObject, where: str) -> TensorType:
     dtype, shape = value["dtype"], value["shape"]
     if not isinstance(dtype, str) or dtype not in DTYPES:
         raise _refuse(f"dtype is {shown(dtype)}", where, f"allowed: {', '.join(DTYPES)}")
@@ -208,7 +208,7 @@ def _read_type(value: Mapping[str, Any], where: str) -> TensorType:
     return TensorType(dims, dtype)
 
 
-def _read_dim(value: Any, where: str) -> Dim:
+def _read_dim(value: object, where: str) -> Dim:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ENTRIES:
         return value
     match = _DIM.fullmatch(value) if isinstance(value, str) else None
@@ -229,7 +229,7 @@ class _Reader:
         self.types: dict[str, TensorType] = {}
         self.counted: dict[str, int] = {}
 
-    def program(self, document: Mapping[str, Any]) -> Program:
+    def program(self, document: JsonObject) -> Program:
         inputs = dict(map(self.tensor, _items(document, "inputs", 1, MAX_INPUTS)))
         items = _items(document, "parameters", 0, MAX_PARAMETERS)
         self.constants = dict(self.tensor(item, constant=True) for item in items)
@@ -253,7 +253,7 @@ class _Reader:
         self.types[name] = type_
         return name, type_
 
-    def new_name(self, name: Any, where: str) -> str:
+    def new_name(self, name: object, where: str) -> str:
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise _refuse(f"name is {shown(name)}", where, NAME_RULE)
         if name in self.types:
@@ -292,7 +292,7 @@ class _Reader:
             self.counted[name] = operator.LEAST
         return Step(operator, operands, type_)
 
-    def operands(self, value: Any, record: type[Operator], where: str) -> dict[str, str]:
+    def operands(self, value: object, record: type[Operator], where: str) -> dict[str, str]:
         if not isinstance(value, dict):
             raise _refuse(f"operands is {shown(value)}", where, "an object of names is needed")
         known = {operand.name: operand for operand in record.OPERANDS}
@@ -321,7 +321,7 @@ class _Reader:
         return dict(value)
 
 
-def _attributes(value: Any, where: str) -> dict[str, int | str]:
+def _attributes(value: object, where: str) -> dict[str, int | str]:
     """Integers of 64 bits and words; which there have to be, the record knows."""
     if not isinstance(value, dict):
         raise _refuse(f"attributes is {shown(value)}", where, "an object is needed")

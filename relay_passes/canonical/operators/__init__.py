@@ -1,9 +1,7 @@
-"""The canonical operators, one file each; importing this package imports all of them."""
+"""The canonical operators, a file for each family; importing this package imports all of them."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+from ibert_tvm.common.registry import import_modules
 
-for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)
+import_modules(__path__, __name__)

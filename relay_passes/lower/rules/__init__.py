@@ -5,8 +5,6 @@ Rules of the preset ``released`` are in `ibert_tvm.relay_passes.lower.released`.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+from ibert_tvm.common.registry import import_modules
 
-for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)
+import_modules(__path__, __name__)
