@@ -16,7 +16,6 @@ from .result import CommandResult
 from .tables import Table, table_of
 
 if TYPE_CHECKING:
-    from ..encoder import Encoder
     from ..tasks import MetricResult, Options, Task
     from ..tasks.samples import Samples
 
@@ -55,23 +54,14 @@ class TaskOptions:
         UsageError
             If there is no such task or no data, or options or data cannot be used.
         """
-        from ..tasks import Options
+        from ..tasks import Options, checked_columns, task_of
 
         task = task_of(self.task)
         if self.data is None:
             raise UsageError("--data is missing", todo="give the task's file or folder with --data")
-        columns = named_columns(self.task, self.columns)
+        columns = checked_columns(task, parse_pairs("--columns", self.columns))
         options = Options(columns, parse_pairs("--labels", self.labels), self.split, limit)
         return task, task.read(self.data, options), options
-
-
-def task_of(name: str | None) -> Task:
-    """Return the task of a name; a `UsageError` lists all of them."""
-    from ..tasks import TASKS
-
-    if name not in TASKS:
-        raise UsageError(f"unknown task {name!r}", todo=f"give one of {', '.join(TASKS)}")
-    return TASKS[name]
 
 
 def evaluate(
@@ -111,14 +101,14 @@ def evaluate(
             todo="give the float model with --against",
         )
     check_device(device, rpc=None)
-    from ..tasks import evaluate_task, float_side, integer_side
+    from ..tasks import encoder_of, evaluate_task, float_side, integer_side
     from .progress import progress
 
     started = time.perf_counter()
     task, samples, options = given.read(limit)
     length = None if seq_len is None else parse_size("--seq-len", seq_len)
     with progress({"loading the models": 1, "evaluating": 4}) as line:
-        integers = integer_side(_encoder(model, length, task.seq_len, device))
+        integers = integer_side(encoder_of(model, length, task.seq_len, device))
         reference = None
         if against is not None:
             float_model = source.load(against, integers.info.head)
@@ -143,61 +133,6 @@ def evaluate(
     }
     code = ExitCode.VERIFICATION if too_low else ExitCode.OK
     return CommandResult(document, _shown(document, results), code)
-
-
-def named_columns(
-    task: str | None, text: str | None, otherwise: tuple[str, ...] = ()
-) -> dict[str, str]:
-    """Columns by what they hold, of --columns.
-
-    Parameters
-    ----------
-    task : str or None
-        What they are of.
-    text : str or None
-        As it was given.
-    otherwise : tuple of str
-        What can be named without a task.
-
-    Returns
-    -------
-    dict of str to str
-
-    Raises
-    ------
-    UsageError
-        If there is no such task, or it has no such columns.
-    """
-    takes = otherwise
-    if task is not None:
-        takes = task_of(task).takes
-    columns = parse_pairs("--columns", text)
-    for name in columns:
-        if name not in takes:
-            raise UsageError(
-                f"--columns names {name!r}",
-                why=f"{'such data' if task is None else f'the task {task}'} takes "
-                f"{', '.join(takes) or 'no columns'}",
-                todo="give only these",
-            )
-    return columns
-
-
-def _encoder(model: Path, length: int | None, usual: int, device: str | None) -> Encoder:
-    """The library's encoder; a NAME.ibert folder is compiled for this machine, once."""
-    from ..encoder import Encoder
-    from ..frontend.sources import is_source
-    from ..model.artefact import read_info
-
-    if model.exists() and is_source(model):
-        raise UsageError(
-            "a float model was given as the integer one",
-            where=str(model),
-            todo="give a NAME.ibert folder or a library, and this model with --against",
-        )
-    if model.is_dir():
-        length = length or min(usual, read_info(model).max_sequence_length or usual)
-    return Encoder(model, device=device, max_seq_length=length)
 
 
 def _shown(document: dict[str, object], results: Sequence[MetricResult]) -> list[str | Table]:

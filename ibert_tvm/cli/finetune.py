@@ -14,7 +14,7 @@ from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
 
 from ..common.strict_json import JsonDict
 from ..train.settings import DISTILLATIONS, TRAINED, FinetuneSettings
-from .eval_task import named_columns
+from .options import parse_pairs
 from .result import CommandResult
 from .signature import Choice, Settings
 from .tables import Table
@@ -69,9 +69,12 @@ def command(
     ibert finetune MODEL --data texts.txt --distill embeddings -o tuned
     """
     from ..frontend.errors import require
+    from ..tasks import checked_columns, task_of
     from ..train.examples import read_examples
 
-    named = named_columns(task, columns, ("text", "pair", "label"))
+    kind = None if task is None else task_of(task)
+    given = parse_pairs("--columns", columns)
+    named = checked_columns(kind, given, ("text", "pair", "label"))
     examples, judged = read_examples(data, task, named, dev)
     require(
         "torch",

@@ -1,10 +1,10 @@
 """Tasks with labels: files of data sets, their metrics, and intervals of differences."""
 
-from .catalogue import TASKS, Options, Task
+from .catalogue import TASKS, Options, Task, checked_columns, task_of
 from .compare import MetricResult, evaluate_task
 from .drop import task_drop
 from .errors import DataError
-from .sides import Side, float_side, integer_side
+from .sides import Side, encoder_of, float_side, integer_side
 
 __all__ = [
     "TASKS",
@@ -13,8 +13,11 @@ __all__ = [
     "Options",
     "Side",
     "Task",
+    "checked_columns",
+    "encoder_of",
     "evaluate_task",
     "float_side",
     "integer_side",
     "task_drop",
+    "task_of",
 ]

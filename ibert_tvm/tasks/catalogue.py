@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..common.errors import UsageError
 from ..model.heads import kinds_of
 from ..model.model_info import PROMPTS, ModelInfo
 from ..model.scores import normalized
@@ -288,3 +289,32 @@ _TASKS = (
 )
 TASKS = {task.name: task for task in _TASKS}
 """By name."""
+
+
+def task_of(name: str | None) -> Task:
+    """Return the task of a name; a `UsageError` lists all of them."""
+    if name not in TASKS:
+        raise UsageError(f"unknown task {name!r}", todo=f"give one of {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def checked_columns(
+    task: Task | None, columns: Mapping[str, str], otherwise: tuple[str, ...] = ()
+) -> dict[str, str]:
+    """Return what ``--columns`` names if a task takes it; `otherwise` is taken without one.
+
+    Raises
+    ------
+    UsageError
+        If it has no such columns.
+    """
+    takes = otherwise if task is None else task.takes
+    for name in columns:
+        if name not in takes:
+            raise UsageError(
+                f"--columns names {name!r}",
+                why=f"{'such data' if task is None else f'the task {task.name}'} takes "
+                f"{', '.join(takes) or 'no columns'}",
+                todo="give only these",
+            )
+    return dict(columns)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.errors import UsageError
 from ..model.heads import HEADS
 from ..model.model_info import ModelInfo
 from ..model.tokenization import TokenizedBatch, Tokenizer, Window
@@ -120,6 +122,23 @@ def output_read(info: ModelInfo, task: str, kinds: Sequence[str]) -> int:
         why=f"its head is {info.head}, which gives {given}",
         todo=f"quantise the model with the head {heads}",
     )
+
+
+def encoder_of(model: Path, length: int | None, usual: int, device: str | None) -> Encoder:
+    """The library's encoder; a NAME.ibert folder is compiled for this machine, once."""
+    from ..encoder import Encoder
+    from ..frontend.sources import is_source
+    from ..model.artefact import read_info
+
+    if model.exists() and is_source(model):
+        raise UsageError(
+            "a float model was given as the integer one",
+            where=str(model),
+            todo="give a NAME.ibert folder or a library, and this model with --against",
+        )
+    if model.is_dir():
+        length = length or min(usual, read_info(model).max_sequence_length or usual)
+    return Encoder(model, device=device, max_seq_length=length)
 
 
 def integer_side(encoder: Encoder) -> Side:

@@ -16,21 +16,10 @@ from tests.arm.tools import needs
 from .conftest import Outcome, Refused
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("192K", 196_608),
-        ("192k", 196_608),
-        ("192KB", 196_608),
-        ("192 KiB", 196_608),
-        ("1M", 1_048_576),
-        ("2MiB", 2_097_152),
-        ("65536", 65_536),
-        ("100B", 100),
-    ],
-)
-def test_amounts_of_memory(text: str, expected: int) -> None:
-    assert parse_memory("--ram", text) == expected
+def test_amounts_of_memory() -> None:
+    for text in ("192K", "192k", "192KB", "192 KiB", "196608", "196608B"):
+        assert parse_memory("--ram", text) == 192 * 1024
+    assert parse_memory("--ram", "1M") == parse_memory("--ram", "1MiB") == 2**20
 
 
 @pytest.mark.parametrize(

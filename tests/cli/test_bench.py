@@ -20,18 +20,11 @@ from tests.runtime.conftest import TinyModel
 from .conftest import Outcome, Refused
 
 _QUICK = ("--seconds", "0.02", "--threads", "1")
+_FLOATS = ("real_tokens", "median_ms", "min_ms", "p90_ms")
 _RESULT = {
     "function": str,
-    "batch": int,
-    "seq_len": int,
-    "threads": int,
-    "runs": int,
-    "real_tokens": float,
-    "median_ms": float,
-    "min_ms": float,
-    "p90_ms": float,
-    "sequences_per_second": float,
-    "tokens_per_second": float,
+    **dict.fromkeys(("batch", "seq_len", "threads", "runs"), int),
+    **dict.fromkeys((*_FLOATS, "sequences_per_second", "tokens_per_second"), float),
 }
 
 
@@ -39,18 +32,9 @@ def test_document(ibert: Callable[..., Outcome], library: Path) -> None:
     outcome = ibert("bench", library, *_QUICK, "--json")
     assert (outcome.code, outcome.stderr) == (0, "")
     document = outcome.document
-    assert list(document) == [
-        "schema_version",
-        "library",
-        "model",
-        "target",
-        "versions",
-        "machine",
-        "inputs",
-        "seconds",
-        "ceilings",
-        "results",
-    ]
+    names = "schema_version library model target versions machine "
+    names += "inputs seconds ceilings results"
+    assert list(document) == names.split()
     assert (document["schema_version"], document["library"]) == (1, str(library))
     assert (document["target"], document["inputs"]) == ("host", "full rows")
     assert list(document["ceilings"]) == ["1"]
