@@ -18,7 +18,6 @@ def check_on_board(
     target: str,
     shape: tuple[int, int],
     inputs: dict[str, np.ndarray],
-    folder: Path,
 ) -> None:
     """Compile for a board that runs Linux, run the library there, compare.
 
@@ -32,8 +31,6 @@ def check_on_board(
         Batch and sequence length to compile.
     inputs
         int32, of that shape.
-    folder
-        For what is built.
     """
     description = board(target)
     path = compiled_once(model, target, [shape], runtime="none")
@@ -43,7 +40,10 @@ def check_on_board(
 def check_on_microcontroller(
     model: QuantizedModel, target: str, length: int, inputs: dict[str, np.ndarray], folder: Path
 ) -> None:
-    """Compile a package of one sequence, run it in firmware, compare; parameters as above."""
+    """Compile a package of one sequence, run it in firmware, compare; parameters as above.
+
+    `folder` is for what is built.
+    """
     board(target)
     package = compiled_once(model, target, [(1, length)])
     run = run_package(package, link_package(package, folder), inputs, folder)

@@ -16,22 +16,11 @@ from tests.cuda.gpu_models import CAPABILITIES, as_model, build, check, random_i
 from tests.cuda.stand_in_gpu import load
 from tests.cuda.tools import needs
 from tests.examples import examples
-from tests.integration.convolution_model import MODELS as CONVOLVED
-from tests.integration.convolution_model import TOKENS as CONVOLVED_TOKENS
-from tests.integration.convolution_model import convolution_model
-from tests.integration.convolution_model import inputs as convolved_inputs
-from tests.integration.gated_model import MODELS as GATED
-from tests.integration.gated_model import gated_model
-from tests.integration.row_scale_models import row_scale_model, wide_model
-from tests.integration.sentence_model import MODULES as SENTENCES
-from tests.integration.sentence_model import sentence_model
-from tests.integration.split_model import split_model
-from tests.integration.token_model import MODELS as JOINING
-from tests.integration.token_model import TOKENS, token_model
-from tests.integration.token_model import inputs as token_inputs
+from tests.integration.families import EVERY, Model
 from tests.integration.whole_models import minilm
 from tests.passes.models import encoder_program
 
+CONVOLVED = [case for case in EVERY if case[0] == "convolutions" and "accurate" in case]
 ORDERS = ("forward", "reverse", 11)
 PROGRAMS: dict[str, dict[str, Any]] = {
     "whole": {"hidden": 64, "heads": 2, "feed_forward": 64},
@@ -104,100 +93,46 @@ def test_bert(target: str, tmp_path: Path) -> None:
             check(library, model, random_inputs(model, 2, 24, seed))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["t4", "a100"])
-@pytest.mark.parametrize("name", ["gated", "bert"])
-def test_scales_of_rows(name: str, target: str, tmp_path: Path) -> None:
-    model = row_scale_model(name)
-    library = build(model, target, [(2, 13)], tmp_path / "model.so")
-    check(library, model, random_inputs(model, 2, 13, 4))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "target"), [("gated", "a100"), ("bert", "t4")])
-def test_operands_of_16_bits(name: str, target: str, tmp_path: Path) -> None:
-    model = wide_model(name)
-    library = build(model, target, [(2, 13)], tmp_path / "model.so")
-    check(library, model, random_inputs(model, 2, 13, 4))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "preset", "target"),
-    examples(
-        [
-            (name, preset, target)
-            for name in GATED
-            for preset in ("accurate", "paper")
-            for target in ("t4", "a100")
-        ],
-        ("silu", "accurate", "t4"),
-        ("gelu", "paper", "a100"),
-        unpack=True,
-        otherwise="record",
-    ),
-)
-def test_gated_layers(name: str, preset: str, target: str, tmp_path: Path) -> None:
-    model = gated_model(name, preset)
-    library = build(model, target, [(2, 13)], tmp_path / "model.so")
-    check(library, model, random_inputs(model, 2, 13, 4))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["t4", "a100"])
-def test_split_channels(target: str, tmp_path: Path) -> None:
-    library = build(split_model(), target, [(2, 13)], tmp_path / "model.so")
-    check(library, split_model(), random_inputs(split_model(), 2, 13, 4))
+FAMILIES = [
+    *((*case, target) for case in CONVOLVED for target in ("t4", "a100")),
+    ("distances", "mpnet", "accurate", "t4"),
+    ("distances", "window", "accurate", "t4"),
+    ("distances", "buckets", "accurate", "t4"),
+    ("gates", "silu", "accurate", "t4"),
+    ("gates", "gelu", "paper", "a100"),
+    ("groups", "rms", "accurate", "t4"),
+    ("rotations", "modernbert", "accurate", "t4"),
+    ("rotations", "roformer", "accurate", "t4"),
+    *(("row scales", name, target) for name in ("gated", "bert") for target in ("t4", "a100")),
+    ("sentences", "every pooling", "accurate", "t4"),
+    ("sentences", "splade", "paper", "a100"),
+    ("split channels", "t4"),
+    ("split channels", "a100"),
+    ("tokens", "registers", "accurate", "t4"),
+    ("tokens", "seen", "accurate", "t4"),
+    ("tokens", "neighbours", "accurate", "a100"),
+    ("wide operands", "gated", "a100"),
+    ("wide operands", "bert", "t4"),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "preset", "target"),
+    "case",
     examples(
-        [
-            (name, preset, target)
-            for name in SENTENCES
-            for preset in ("accurate", "paper")
-            for target in ("t4", "a100")
-        ],
-        ("every pooling", "accurate", "t4"),
-        ("splade", "paper", "a100"),
-        unpack=True,
+        [(*case, target) for case in EVERY for target in ("t4", "a100")],
+        *FAMILIES,
         otherwise="record",
     ),
+    ids="-".join,
 )
-def test_sentence_encoders(name: str, preset: str, target: str, tmp_path: Path) -> None:
-    model = sentence_model(name, preset)
-    library = build(model, target, [(2, 13)], tmp_path / "model.so")
-    check(library, model, random_inputs(model, 2, 13, 4))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "target"),
-    examples(
-        [(name, target) for name in JOINING for target in ("t4", "a100")],
-        ("registers", "t4"),
-        ("seen", "t4"),
-        ("neighbours", "a100"),
-        unpack=True,
-        otherwise="record",
-    ),
-)
-def test_tokens_that_are_joined_and_shifted(name: str, target: str, tmp_path: Path) -> None:
-    model = token_model(name)
-    length = TOKENS.get(name, 13)
-    library = build(model, target, [(2, length)], tmp_path / "model.so")
-    check(library, model, token_inputs(model, name, 2, length, 4, 7))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["t4", "a100"])
-@pytest.mark.parametrize("name", CONVOLVED)
-def test_encoders_behind_convolutions(name: str, target: str, tmp_path: Path) -> None:
-    model = convolution_model(name)
-    library = build(model, target, [(2, CONVOLVED_TOKENS[name])], tmp_path / "model.so")
-    check(library, model, convolved_inputs(model, name, 2, 4))
+def test_models_of_every_family(case: tuple[str, ...], tmp_path: Path) -> None:
+    *names, target = case
+    model = Model(*names)
+    batch, length = model.family.shape
+    batch, length = max(batch, 2), model.length(max(length, 13))
+    library = build(model.quantised, target, [(batch, length)], tmp_path / "model.so")
+    check(library, model.quantised, model.inputs(batch, length, 4, 7))
 
 
 @pytest.mark.slow

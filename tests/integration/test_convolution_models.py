@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from ibert_tvm.frontend import ModelSourceError, load
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from tests.examples import examples
 from tests.integration.convolution_model import (
     MODELS,
     PRESETS,
-    TOKENS,
     convolution_model,
     float_inputs,
     inputs,
     made,
 )
-from tests.integration.whole_models import assert_bit_exact, build_library
 
 CASES = examples(
     [(name, preset) for name in MODELS for preset in PRESETS], ("overlap", "accurate"), unpack=True
 )
-
-
-@pytest.mark.parametrize(("name", "preset"), CASES)
-@pytest.mark.slow
-def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> None:
-    model = convolution_model(name, preset)
-    library = build_library(model, [(2, TOKENS[name])], tmp_path)
-    for seed in (11, 12):
-        assert_bit_exact(library, model, inputs(model, name, 2, seed))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "preset"), CASES)
-def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
-    model = convolution_model(name, preset)
-    report = analyse_ranges(model.module, model.parameters, max_seq_len=TOKENS[name])
-    arrays = {k: v.astype("int64") for k, v in inputs(model, name, 2, 3).items()}
-    assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
 
 
 @pytest.mark.parametrize(("name", "preset"), CASES)

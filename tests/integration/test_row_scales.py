@@ -17,22 +17,12 @@ from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.targets import get_target
 from tests.examples import examples
 from tests.integration.row_scale_models import inputs, row_scale_model
-from tests.integration.whole_models import assert_bit_exact, build_library
+from tests.integration.whole_models import assert_bit_exact
 from tests.passes.small import kernels
 from tests.twins import runnable_target
 
 MODELS = ("gated", "bert")
 CASES = examples(MODELS, "bert")
-
-
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.slow
-def test_the_library_is_bit_exact(name: str, tmp_path: Path) -> None:
-    model = row_scale_model(name)
-    assert model.quantization["calibration"]["row_scales"]
-    library = build_library(model, [(2, 13)], tmp_path)
-    for tokens in (13, 5, 1):
-        assert_bit_exact(library, model, inputs(name, 2, 13, tokens, tokens))
 
 
 @pytest.mark.slow

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from tests.examples import examples
 from tests.integration.sentence_model import MODULES, inputs, sentence_model
-from tests.integration.whole_models import assert_bit_exact, build_library
 
 PRESETS = ("accurate", "paper")
 CASES = examples(
@@ -20,24 +15,6 @@ CASES = examples(
     ("every pooling", "accurate"),
     unpack=True,
 )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "preset"), CASES)
-def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> None:
-    model = sentence_model(name, preset)
-    library = build_library(model, [(2, 13)], tmp_path)
-    for tokens in (13, 5, 1, 0):
-        assert_bit_exact(library, model, inputs(2, 13, tokens, tokens))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "preset"), CASES)
-def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
-    model = sentence_model(name, preset)
-    report = analyse_ranges(model.module, model.parameters, max_seq_len=24)
-    arrays = {k: v.astype("int64") for k, v in inputs(2, 9, 3, 4).items()}
-    assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
 
 
 @pytest.mark.slow

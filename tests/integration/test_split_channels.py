@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm.relay_passes.integer.operators.channels import GatherChannels
-from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
-from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.repeat_rows import RepeatRows
 from tests.integration.split_model import inputs, split_model
@@ -38,14 +36,6 @@ def test_layers_compute_what_is_split(tmp_path: Path) -> None:
     library = build_library(model, [(2, 13)], tmp_path)
     for tokens in (13, 5, 1):
         assert_bit_exact(library, model, inputs(2, 13, tokens, tokens))
-
-
-@pytest.mark.slow
-def test_no_intermediate_leaves_its_interval() -> None:
-    model = split_model()
-    report = analyse_ranges(model.module, model.parameters, max_seq_len=24)
-    arrays = {k: v.astype("int64") for k, v in inputs(2, 9, 3, 4).items()}
-    assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
 
 
 @pytest.mark.slow

@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.pack_tokens import PackTokens
 from tests.examples import examples
 from tests.frontend.token_modules import made
 from tests.integration.token_model import MODELS, TOKENS, float_inputs, inputs, token_model
-from tests.integration.whole_models import assert_bit_exact, build_library
 
 PRESETS = ("accurate", "paper")
 ALL = [(name, preset) for name in MODELS for preset in PRESETS]
 NEIGHBOURS, REGISTERS = ("neighbours", "accurate"), ("registers", "accurate")
 CASES = examples(ALL, NEIGHBOURS, unpack=True)
 # One preset of each, in turns.
-SLOW = [(name, PRESETS[place % 2]) for place, name in enumerate(MODELS)]
-
-
-@pytest.mark.parametrize(
-    ("name", "preset"), examples(ALL, otherwise="record", slow=[*SLOW, REGISTERS], unpack=True)
-)
-def test_the_library_is_bit_exact(name: str, preset: str, tmp_path: Path) -> None:
-    model = token_model(name, preset)
-    length = TOKENS.get(name, 13)
-    library = build_library(model, [(2, length)], tmp_path)
-    for tokens in (13, 5, 1):
-        assert_bit_exact(library, model, inputs(model, name, 2, 13, tokens, tokens))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "preset"), CASES)
-def test_no_intermediate_leaves_its_interval(name: str, preset: str) -> None:
-    model = token_model(name, preset)
-    report = analyse_ranges(model.module, model.parameters, max_seq_len=24)
-    arrays = {k: v.astype("int64") for k, v in inputs(model, name, 2, 9, 3, 4).items()}
-    assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
 
 
 @pytest.mark.slow

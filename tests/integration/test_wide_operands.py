@@ -8,11 +8,8 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.targets import get_target
-from tests.examples import examples
 from tests.integration.row_scale_models import inputs, wide_model
 from tests.integration.whole_models import assert_bit_exact
 from tests.passes.small import kernels
@@ -31,15 +28,6 @@ def test_every_form_of_x86_is_bit_exact(name: str, target: str, tmp_path: Path) 
     library = ibert.load_library(path, num_threads=1)
     for tokens in (13, 5, 1):
         assert_bit_exact(library, model, inputs(name, 2, 13, tokens, tokens))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", examples(MODELS, "bert"))
-def test_no_intermediate_leaves_its_interval(name: str) -> None:
-    model = wide_model(name)
-    report = analyse_ranges(model.module, model.parameters, max_seq_len=24)
-    arrays = {k: v.astype("int64") for k, v in inputs(name, 2, 9, 3, 4).items()}
-    assert check_unbounded(model.module, arrays, model.parameters, report.details) == []
 
 
 def found_kernels(target: str) -> list[list[str]]:

@@ -1,0 +1,90 @@
+"""Models of every family from torch to the loaded library: integers, intervals, fidelity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ibert_tvm as ibert
+from ibert_tvm.evaluation.metrics import row_cosine
+from ibert_tvm.relay_passes.canonical import FloatModel
+from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
+from tests.examples import examples
+from tests.frontend.rotary_modules import encoder
+from tests.integration import distance_models
+from tests.integration.families import EVERY, PRESETS, Case, Model
+from tests.integration.token_model import MODELS as TOKENS
+from tests.integration.whole_models import assert_bit_exact, build_library, reference
+
+pytestmark = pytest.mark.slow
+
+# Of the families with many models some, each with one preset.
+SLOW = [
+    *(case for case in EVERY if case[0] not in ("distances", "rotations", "tokens")),
+    *(("distances", kind, preset) for kind in ("mpnet", "window") for preset in PRESETS),
+    ("distances", "buckets", "accurate"),
+    ("distances", "first", "paper"),
+    ("rotations", "modernbert", "accurate"),
+    ("rotations", "modernbert", "paper"),
+    ("rotations", "qwen3", "accurate"),
+    ("rotations", "jina_embeddings_v3", "accurate"),
+    ("tokens", "registers", "accurate"),
+    *(("tokens", name, PRESETS[place % 2]) for place, name in enumerate(TOKENS)),
+]
+
+
+def shapes_of(model: Model, case: Case) -> list[tuple[int, int]]:
+    """Shapes to compile, with lengths that no tile divides."""
+    if case[0] == "distances":
+        return distance_models.SHAPES[case[1]]
+    # Longer than ModernBERT's window of 8 to both sides.
+    return [(1, 13), (3, 40)] if case[0] == "rotations" else [(2, model.length(13))]
+
+
+@pytest.mark.parametrize(
+    "case", examples(EVERY, *dict.fromkeys(SLOW), otherwise="record"), ids="-".join
+)
+def test_the_library_is_bit_exact(case: Case, tmp_path: Path) -> None:
+    model = Model(*case)
+    shapes = shapes_of(model, case)
+    library = build_library(model.quantised, shapes, tmp_path)
+    for batch, length in shapes:
+        for tokens in (length, 5, 1):
+            arrays = model.inputs(batch, length, tokens, min(tokens, length))
+            assert_bit_exact(library, model.quantised, arrays)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in EVERY if case[0] not in ("distances", "rotations")], ids="-".join
+)
+def test_no_intermediate_leaves_its_interval(case: Case) -> None:
+    model = Model(*case)
+    module, parameters = model.quantised.module, model.quantised.parameters
+    report = analyse_ranges(module, parameters, max_seq_len=model.length(24))
+    arrays = {k: v.astype("int64") for k, v in model.inputs(2, 9, 3, 4).items()}
+    assert check_unbounded(module, arrays, parameters, report.details) == []
+
+
+@pytest.mark.parametrize(
+    "case",
+    examples(
+        [case[:2] for case in EVERY if case[0] in ("distances", "rotations") and "paper" in case],
+        *(("distances", kind) for kind in distance_models.KINDS),
+        *(("rotations", name) for name in ("modernbert", "nomic_bert", "roformer")),
+        otherwise="record",
+    ),
+    ids="-".join,
+)
+def test_integers_follow_the_float_model(case: Case) -> None:
+    family, name = case
+    model = Model(family, name, "accurate")
+    canonical = distance_models.source(name) if family == "distances" else ibert.load(encoder(name))
+    arrays = model.inputs(3, 40, 9, 40)
+    arrays["attention_mask"][2, 30:] = 0
+    floats = FloatModel(canonical.module, canonical.parameters).run(arrays).outputs[0]
+    (integers,) = reference(model.quantised, arrays)
+    tokens = np.asarray(arrays["attention_mask"]) != 0
+    assert row_cosine(floats[tokens], integers[tokens]).mean() > 0.99
