@@ -56,6 +56,7 @@ def check(kernels: dict[str, RowKernel], target: TargetDescription) -> None:
 
 
 # aarch64-i8mm is in schedules/test_board_intrinsics.py, armv6-softfloat in test_board_linear.py.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(BOARDS, "aarch64-dotprod"))
 def test_matrix_products_with_their_epilogues(name: str) -> None:
     target = board(name)

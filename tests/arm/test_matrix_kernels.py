@@ -87,6 +87,7 @@ def test_attention_equals_the_specification(name: str, case: tuple) -> None:
     check(attention(get_target(name), *shape, masked=masked), name)
 
 
+@pytest.mark.slow
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", examples(TARGETS, "cortex-m4"))
 def test_a_linear_layer_takes_few_instructions(name: str) -> None:

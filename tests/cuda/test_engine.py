@@ -324,6 +324,7 @@ def test_running_needs_neither_the_compiler_nor_torch(path: Path, device: RealGp
     assert first == second
 
 
+@pytest.mark.slow
 def test_a_library_of_several_architectures_runs_on_each(
     device: RealGpu | None, model: TinyGpuModel, tmp_path: Path
 ) -> None:

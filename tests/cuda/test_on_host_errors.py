@@ -53,6 +53,7 @@ def test_missing_barrier():
     )
 
 
+@pytest.mark.slow
 def test_missing_barrier_before_memory_is_used_again():
     body = """
     __shared__ int s[64];
@@ -335,6 +336,7 @@ def test_an_error_stays_until_the_process_ends():
     assert gpu.cudart.cudaFree(address) == 0
 
 
+@pytest.mark.slow
 def test_limits_of_launches():
     plain = "a[0] = 1;"
     assert failure(plain, block=(1025,)) == "kernel run: a block of 1025 threads"

@@ -19,6 +19,7 @@ _TARGETS = ("t4", "a100")
 _TRIED = 3
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("target", _TARGETS)
 def test_decisions_on_a_product_change_no_result(target: str) -> None:

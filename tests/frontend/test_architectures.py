@@ -225,6 +225,7 @@ def test_the_same_model_at_every_length():
         np.testing.assert_allclose(output, reference, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_verification_compares_two_shapes_with_the_source():
     verified(make("bert", num_hidden_layers=1))
 

@@ -291,6 +291,7 @@ def test_a_head_is_never_left_out_unasked(name, messages):
     assert load(model, head="none", verify=False).info.head == "none"
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("dtype", examples([torch.float16, torch.bfloat16], torch.bfloat16))
 def test_weights_of_16_bits_are_taken_exactly(dtype):
@@ -302,6 +303,7 @@ def test_weights_of_16_bits_are_taken_exactly(dtype):
     np.testing.assert_array_equal(loaded.parameters["query.weight"], wanted)
 
 
+@pytest.mark.slow
 def test_the_class_decides_the_head():
     loaded = load(make("bert", "token_classification", num_hidden_layers=1), verify=False)
     assert loaded.info.head == "token_classification"

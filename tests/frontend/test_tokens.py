@@ -59,6 +59,7 @@ def test_neighbours_agree_with_torch(name: str) -> None:
     assert "mask_tokens" in found  # neighbours see padding
 
 
+@pytest.mark.slow
 def test_registers_agree_with_torch() -> None:
     loaded = verified(made(Registers), image_size=(PLANES, SIDE, SIDE))
     found = ops(loaded)
@@ -78,6 +79,7 @@ def attended(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
     return layer(masked(x, mask), src_key_padding_mask=mask == 0)
 
 
+@pytest.mark.slow
 def test_nothing_sees_that_padding_is_0_behind_attention() -> None:
     loaded = words(attended, encoder())
     assert "mask_tokens" not in ops(loaded)

@@ -67,6 +67,7 @@ def exported(module: nn.Module, dynamic: bool, batch: int = 3) -> torch.export.E
     return torch.export.export(module.eval(), arguments, dynamic_shapes=shapes)
 
 
+@pytest.mark.slow
 def test_a_pre_norm_encoder_with_torch_s_padding_mask():
     module = Encoder(norm_first=True)
     loaded = verified(module)  # the names of its arguments say what they are
@@ -125,6 +126,7 @@ def test_a_saved_program_of_dynamic_shapes(saved):
     }
 
 
+@pytest.mark.slow
 def test_a_program_of_static_shapes_is_compared_at_its_own():
     loaded = verified(exported(Unmasked(), dynamic=False))
     assert loaded.info.notes == (

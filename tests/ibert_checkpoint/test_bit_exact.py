@@ -90,6 +90,7 @@ def test_batches_of_other_shapes_equal_the_oracle(checkpoint, lengths):
     assert_equal_everywhere(values, oracle)
 
 
+@pytest.mark.slow
 def test_ranges_that_drifted_apart_equal_the_oracle(checkpoint):
     """Softmax's range lags behind that of Q and K in training; shifts are not 0 in long ones."""
     saved = checkpoint()

@@ -137,6 +137,7 @@ def test_an_exported_program_of_images():
     assert loaded.info.notes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "tokens"),
     examples(

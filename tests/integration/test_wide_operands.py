@@ -39,6 +39,7 @@ def found_kernels(target: str) -> list[list[str]]:
     return [[op for op, _ in kernel] for kernel in kernels(lowered.fused.module).values()]
 
 
+@pytest.mark.slow
 def test_avx2_multiplies_them_as_they_are() -> None:
     found = found_kernels("x86-64-v3")
     assert not any("operand_part" in kernel or "join_parts" in kernel for kernel in found)

@@ -269,6 +269,7 @@ def test_a_tracker_whose_answer_is_hostile(answer: bytes, why: str) -> None:
         assert f"  why: {why}" in _error(lambda: find_server(address, 5))
 
 
+@pytest.mark.slow
 def test_a_board_that_does_not_fit(servers: Servers, library: Path, messages: Messages) -> None:
     """Another version of TVM, or features that are missing."""
     import tvm

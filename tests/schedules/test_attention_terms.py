@@ -92,6 +92,7 @@ def kernel_for(target: TargetDescription, name: str) -> AttentionKernel:
     return kernel
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cases"),
     [

@@ -84,6 +84,7 @@ def test_packing_of_values(name: str) -> None:
         both(kernels, given.T, given, np.zeros((lanes, depth), "int8"))
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 def test_intrinsics_are_registered_once_under_their_names(lanes: int) -> None:

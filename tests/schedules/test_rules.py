@@ -128,6 +128,7 @@ def _renamed(func: tirx.PrimFunc, name: Callable[[str], str]) -> tirx.PrimFunc:
     return renamed.with_attr("ibert.kernel", "new").with_attr("ibert.both_minimum", exact)
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     "name",
@@ -194,6 +195,7 @@ def test_the_first_rule_that_applies_is_used() -> None:
         schedule_kernel("k", func, target, (Never(),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(TARGETS, "x86-64-v3"))
 def test_a_module_keeps_its_other_functions_and_its_kernels_interfaces(name: str) -> None:
     target = get_target(name)

@@ -82,6 +82,7 @@ def test_helpers_are_recognised(name: str) -> None:
     assert X86_64.is_float_function(name)
 
 
+@pytest.mark.slow
 def test_no_symbol_is_a_helper_of_floating_point(library: Path) -> None:
     with library.open("rb") as stream:
         elf = ELFFile(stream)

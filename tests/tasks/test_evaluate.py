@@ -201,6 +201,7 @@ def test_entities_are_those_of_the_words_first_tokens(encoder: Make, tmp_path: P
     assert result.integer == 100
 
 
+@pytest.mark.slow
 def test_questions(encoder: Make, tmp_path: Path) -> None:
     model = encoder("spans")
     context = " ".join(texts(12, 9))  # several windows of 16 tokens

@@ -103,6 +103,7 @@ def _check(target: TargetDescription, packed: bool, most: int) -> None:
                 np.testing.assert_array_equal(behind, 0x5A5A5A5A, err_msg=f"{tile}, {count} rows")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-avx512-vnni")
 )

@@ -67,8 +67,7 @@ EXPORTERS = [
     ("architecture", "attention", "dynamo", "opset"),
     examples(
         [(a, *how) for a in ("bert", "roberta", "distilbert", "electra") for how in EXPORTERS],
-        ("bert", "sdpa", False, 14),
-        slow=[("electra", *EXPORTERS[k]) for k in (0, 3, 4, 6)],
+        slow=[("bert", *EXPORTERS[2]), *(("electra", *EXPORTERS[k]) for k in (0, 3, 4, 6))],
         otherwise="record",
         unpack=True,
     ),

@@ -86,6 +86,7 @@ def test_a_model_that_is_quantised_throughout_needs_no_calibration(tmp_path):
         np.testing.assert_array_equal(again.parameters[name], array)
 
 
+@pytest.mark.slow
 def test_widening_needs_no_calibration_and_comes_nearer(tmp_path):
     model = quantize(tmp_path, encoder(), **VARIANTS["qdq_all_per_channel"])
     canonical = imported(model, verify=False)
