@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,11 @@ def refused(file: Path, kind: type[Exception], **options: object) -> str:
     with pytest.raises(kind) as error:
         ibert.load(file, **options)
     return str(error.value)
+
+
+def cause(text: str = "") -> re.Pattern[str]:
+    """The reason in a message, in the words of another package; this is one of them."""
+    return re.compile(rf"(?s)(?<=why: ).*{text}.*(?=\n  what to do)")
 
 
 @pytest.fixture
@@ -65,7 +72,7 @@ def test_configuration_and_tokenizer_of_another_folder(tmp_path, messages, file)
     messages.check(refused(file, ModelSourceError))
 
 
-def test_weights_in_other_files_are_read_and_hashed(tmp_path):
+def test_weights_in_other_files_are_read_and_hashed(tmp_path, messages):
     file = tmp_path / "model.onnx"
     onnx.save(small(), file, save_as_external_data=True, location="weights.bin", size_threshold=0)
     content = file.read_bytes() + (tmp_path / "weights.bin").read_bytes()
@@ -76,47 +83,49 @@ def test_weights_in_other_files_are_read_and_hashed(tmp_path):
     for name, array in ibert.load(plain, verify=False).parameters.items():
         np.testing.assert_array_equal(model.parameters[name], array)
     (tmp_path / "weights.bin").unlink()
-    text = refused(file, ModelSourceError)
-    assert text.startswith(f"the data of model.onnx cannot be read\n  where: {tmp_path}\n  why: ")
-    assert "weights.bin" in text
-    assert text.endswith(
-        "\n  what to do: copy the files of its weights beside it, under the names that the model "
-        "gives"
-    )
+    messages.check(refused(file, ModelSourceError), cause=cause("weights.bin"))
 
 
 def test_a_missing_file(tmp_path, messages):
     file = tmp_path / "none.onnx"
     messages.check(refused(file, ModelSourceError))
     file.mkdir()
-    assert refused(file, ModelSourceError).splitlines()[2] == "  why: it is not a file"
+    messages.check(refused(file, ModelSourceError))
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, 2000])
-def test_truncated_files(tmp_path, size):
-    file = tmp_path / "cut.onnx"
-    file.write_bytes(small().SerializeToString()[:size])
-    text = refused(file, ModelSourceError)
-    assert text.startswith(f"cut.onnx is no ONNX model that can be read\n  where: {file}\n  why: ")
-    assert text.endswith(f"({size} bytes)\n  what to do: export or copy the file again")
-
-
-def test_a_file_of_something_else(tmp_path):
-    file = tmp_path / "page.onnx"
-    file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
-    assert refused(file, ModelSourceError).startswith(
-        f"page.onnx is no ONNX model that can be read\n  where: {file}\n"
-    )
-
-
-def test_a_malformed_graph(file):
+def changed(change: Callable[[onnx.ModelProto], object]) -> bytes:
     model = small()
-    model.graph.node[0].input[1] = "nowhere"
-    file.write_bytes(model.SerializeToString())
-    text = refused(file, ModelSourceError)
-    assert text.startswith(f"the model is malformed\n  where: {file}\n  why: ")
-    assert "nowhere" in text
-    assert text.endswith("\n  what to do: export or copy the file again")
+    change(model)
+    return model.SerializeToString()
+
+
+WHOLE = small().SerializeToString()
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+DAMAGED = {
+    **{f"cut to {n}": (WHOLE[:n], rf"\({n} bytes\)") for n in (0, 1, 100, 2000)},
+    "something else": (POINTER, ""),
+    "a missing operand": (
+        changed(lambda m: m.graph.node[0].input.__setitem__(1, "nowhere")),
+        "nowhere",
+    ),
+    "an array of another shape": (
+        changed(lambda m: m.graph.initializer[0].dims.__setitem__(slice(None), [3])),
+        "cannot be read: cannot reshape array",
+    ),
+    # onnx's checker ended in a UnicodeDecodeError.
+    "an input that is no text": (WHOLE.replace(b"input_ids", b"\xff\x80put_ids"), "is not UTF-8"),
+    "an output that is no text": (
+        WHOLE.replace(b"last_hidden_state", b"\xff\x80st_hidden_state"),
+        "is not UTF-8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_files(name, file, messages):
+    content, why = DAMAGED[name]
+    file.write_bytes(content)
+    messages.check(refused(file, ModelSourceError), cause=cause(why))
 
 
 @pytest.mark.parametrize("place", ["weight", "attribute"])
@@ -136,13 +145,6 @@ def test_arrays_without_the_elements_of_their_shape(dims, place, messages):
         model.graph.initializer.remove(tensor)
     with messages.raises(ModelSourceError):
         reading.check_arrays(model.graph, "by hand")
-
-
-def test_arrays_are_checked_when_a_file_is_read(messages, file):
-    model = small()
-    model.graph.initializer[0].dims[:] = [3]
-    file.write_bytes(model.SerializeToString())
-    messages.check(refused(file, ModelSourceError))
 
 
 def _node_behind_an_unknown_one(node: onnx.NodeProto) -> onnx.ModelProto:
@@ -179,28 +181,10 @@ def _if_with_a_bad_node() -> onnx.NodeProto:
     ],
     ids=["attribute", "operand", "branch", "inside of a branch"],
 )
-def test_every_node_is_checked_whatever_is_before_it(node, why, file):
+def test_every_node_is_checked_whatever_is_before_it(node, why, file, messages):
     """Fuzzing found them: a KeyError and an IndexError came out of the translation."""
     onnx.save(_node_behind_an_unknown_one(node), file)
-    text = refused(file, ModelSourceError)
-    assert text.startswith(f"the model is malformed\n  where: {file}\n  why: ")
-    assert why in text
-
-
-@pytest.mark.parametrize("name", [b"input_ids", b"last_hidden_state"])
-def test_names_that_are_no_text(name, file):
-    """onnx's checker ended in a UnicodeDecodeError."""
-    file.write_bytes(small().SerializeToString().replace(name, b"\xff\x80" + name[2:]))
-    text = refused(file, ModelSourceError)
-    why = text.splitlines()[2]
-    assert text == (
-        f"the model is malformed\n  where: {file}\n{why}\n"
-        "  what to do: export or copy the file again"
-    )
-    assert why in (
-        "  why: 'input' of a NodeProto is not UTF-8",
-        "  why: 'output' of a NodeProto is not UTF-8",
-    )
+    messages.check(refused(file, ModelSourceError), cause=cause(why))
 
 
 def test_operator_sets_that_are_too_old_or_too_new(messages, file):
