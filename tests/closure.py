@@ -22,6 +22,8 @@ from typing import TypedDict
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("ibert_tvm", "relay_passes", "schedules", "targets")
 _OTHERS = ("tests", "benchmarks", "examples")
+_FOLDER = re.compile(r"\bpkgutil\.iter_modules\b|\.registry\.import_modules\b")
+"""What imports a folder as a whole."""
 _NAMED = re.compile(r"\b(?:ibert_tvm|tests|benchmarks)(?:\.\w+)+")
 
 
@@ -171,7 +173,7 @@ def read_facts(name: str, path: Path, text: str) -> Facts:
         code = hashlib.sha256(ast.dump(statement).encode()).hexdigest()[:24]
         parts.append({"names": names, "code": code, "uses": sorted(uses), "imports": [*imports]})
         parts[-1]["imports"].sort()
-    whole = any("pkgutil.iter_modules" in one for part in parts for one in part["imports"])
+    whole = any(_FOLDER.search(one) for part in parts for one in part["imports"])
     return {"parts": parts, "home": home, "whole": whole}
 
 

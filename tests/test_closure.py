@@ -121,6 +121,9 @@ def test_this_checkout() -> None:
     assert not any(top == "schedules" or rest == "cli" for top, rest in tops)
     operators = closure.ROOT / "relay_passes" / "integer" / "operators"
     assert set(operators.glob("*.py")) <= quantise
+    # Records that are found by importing their folder, and what only they import.
+    for folder in ("model/heads", "frontend/sources", "frontend/canonicalise", "frontend/onnx"):
+        assert set((closure.ROOT / "ibert_tvm" / folder).glob("*.py")) <= quantise
     compiling = sources.files_of("ibert_tvm.compile")
     assert closure.ROOT / "targets" / "parallel.c" in compiling
     assert any(path.parts[-2] == "schedules" for path in compiling)
