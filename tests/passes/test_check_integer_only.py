@@ -20,6 +20,7 @@ from ibert_tvm.relay_passes.passes.check_integer_only import (
 )
 from tests.passes.models import encoder_program
 from tests.passes.small import small_program
+from tests.snapshots import Messages
 
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 LAYER = "encoder.layer.3.intermediate"
@@ -29,15 +30,6 @@ def refusal(program: IntegerProgram) -> IntegerOnlyError:
     with pytest.raises(IntegerOnlyError) as caught:
         CheckIntegerOnly()(program)
     return caught.value
-
-
-def text(found: str, where: str) -> str:
-    return (
-        f"a floating-point value is left in the program: {found}\n"
-        f"  where: {where}\n"
-        "  why: compiled programs are integer-only, and this was not lowered to integers\n"
-        "  what to do: report the operation, or quantise the model again without it"
-    )
 
 
 def detour(operation) -> IntegerProgram:
@@ -78,19 +70,17 @@ def test_an_integer_detour_is_no_false_alarm() -> None:
     CheckIntegerOnly()(detour(lambda p, wide: p.emit(integer.relu(wide, name="relu"))))
 
 
-def test_a_conversion_to_float_is_refused_with_the_layer_before_it() -> None:
-    assert str(refusal(detour(float_addition))) == text(
-        "relax.TensorType of type float32", f"main, relax.astype of {LAYER!r}"
-    )
+def test_a_conversion_to_float_is_refused_with_the_layer_before_it(messages: Messages) -> None:
+    messages.check(str(refusal(detour(float_addition))))
 
 
-def test_a_float_addition_is_refused() -> None:
+def test_a_float_addition_is_refused(messages: Messages) -> None:
     def body(p, inputs):
         half = relax.const(np.full(8, 0.5, "float32"))
         return [inputs["x"], p.emit(relax.op.add(half, half))]
 
     error = refusal(small_program(body, x="int8"))
-    assert str(error) == text("relax.TensorType of type float32", "main, relax.add")
+    messages.check(str(error))
 
 
 def test_compilation_fails_with_the_layers_name() -> None:
@@ -99,41 +89,36 @@ def test_compilation_fails_with_the_layers_name() -> None:
     assert LAYER in caught.value.where
 
 
-def test_a_float_constant_is_refused() -> None:
-    assert str(refusal(detour(float_constant))) == text(
-        "relax.TensorType of type float32", "main, relax.astype"
-    )
+def test_a_float_constant_is_refused(messages: Messages) -> None:
+    messages.check(str(refusal(detour(float_constant))))
 
 
-def test_a_float_returned_as_it_is_is_refused() -> None:
+def test_a_float_returned_as_it_is_is_refused(messages: Messages) -> None:
     x = relax.Var("x", relax.TensorType([2], "int32"))
     constant = relax.const(np.ones(2, "float32"))
     function = relax.Function([x], constant, relax.TensorType([2], "float32"))
     module = tvm.IRModule({"main": function.with_attr("num_input", 1)})
     program = IntegerProgram(relax.transform.Normalize()(module), {})
-    assert str(refusal(program)) == text("relax.TensorType of type float32", "main, result")
+    messages.check(str(refusal(program)))
 
 
 @pytest.mark.parametrize(
-    ("attrs", "found"),
+    "attrs",
     [
-        ({"slope": 0.01}, "the number 0.01"),
-        ({"table": {"inner": [1, 2, {"deep": 0.5}]}}, "the number 0.5"),
-        ({"whole": 2.0}, "the number 2.0"),
-        ({"compute_dtype": "float16"}, "an attribute that names the type float16"),
-        ({"kinds": ["int8", "bfloat16"]}, "an attribute that names the type bfloat16"),
-        ({"kind": tvm.DataType("float64")}, "an attribute that names the type float64"),
-        ({"lanes": tvm.DataType("float32x4")}, "an attribute that names the type float32x4"),
-        ({"value": tirx.FloatImm("float32", 1.0)}, "ir.FloatImm of type float32"),
-        (
-            {"data": tvm.runtime.tensor(np.ones(3, "float32"))},
-            "an array of 32-bit floats",
-        ),
+        {"slope": 0.01},
+        {"table": {"inner": [1, 2, {"deep": 0.5}]}},
+        {"whole": 2.0},
+        {"compute_dtype": "float16"},
+        {"kinds": ["int8", "bfloat16"]},
+        {"kind": tvm.DataType("float64")},
+        {"lanes": tvm.DataType("float32x4")},
+        {"value": tirx.FloatImm("float32", 1.0)},
+        {"data": tvm.runtime.tensor(np.ones(3, "float32"))},
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=lambda attrs: next(iter(attrs)),
 )
-def test_a_float_in_attributes_is_refused_however_deep(attrs: dict, found: str) -> None:
-    assert str(refusal(detour(relu_with(**attrs)))) == text(found, "encoder.layer.7.relu")
+def test_a_float_in_attributes_is_refused_however_deep(attrs: dict, messages: Messages) -> None:
+    messages.check(str(refusal(detour(relu_with(**attrs)))))
 
 
 @pytest.mark.parametrize(
@@ -165,31 +150,27 @@ def test_names_of_layers_and_parameters_may_speak_of_floats() -> None:
 # -- planted elsewhere ---------------------------------------------------------------------------
 
 
-def test_a_float_parameter_is_refused() -> None:
+def test_a_float_parameter_is_refused(messages: Messages) -> None:
     program = encoder_program()
     parameters = {**program.parameters, "v.bias": program.parameters["v.bias"].astype("float32")}
     error = refusal(IntegerProgram(program.module, parameters))
-    assert str(error) == text("the parameter has type float32", "v.bias")
+    messages.check(str(error))
 
 
-def test_a_float_type_of_a_parameter_is_refused() -> None:
+def test_a_float_type_of_a_parameter_is_refused(messages: Messages) -> None:
     program = small_program(lambda p, inputs: [inputs["attention_mask"]], scale="float32")
-    assert str(refusal(program)) == text(
-        "relax.TensorType of type float32", "main, parameter 'scale'"
-    )
+    messages.check(str(refusal(program)))
 
 
-def test_a_float_in_the_attributes_of_a_function_or_module_is_refused() -> None:
+def test_a_float_in_the_attributes_of_a_function_or_module_is_refused(messages: Messages) -> None:
     program = encoder_program()
     function = program.module["main"].with_attr("scale", 0.25)
     error = refusal(program.with_module(tvm.IRModule({"main": function})))
-    assert str(error) == text("the number 0.25", "main")
+    messages.check(str(error))
     module = tvm.IRModule(
         {"main": program.module["main"]}, attrs=tvm.ir.make_node("ir.DictAttrs", scale=0.25)
     )
-    assert str(refusal(program.with_module(module))) == text(
-        "the number 0.25", "attributes of the module"
-    )
+    messages.check(str(refusal(program.with_module(module))))
 
 
 def kernel(body, dtype: str = "int32") -> tirx.PrimFunc:
@@ -200,24 +181,18 @@ def kernel(body, dtype: str = "int32") -> tirx.PrimFunc:
 
 
 @pytest.mark.parametrize(
-    ("body", "found"),
+    "body",
     [
-        (lambda x: (x.astype("float32") * 2.5).astype("int32"), "prim.Cast of type float32"),
-        (lambda x: tirx.exp(x.astype("float16")).astype("int32"), "prim.Cast of type float16"),
-        (
-            lambda x: tirx.Select(x.astype("float64") > tirx.const(1.5, "float64"), x, x + 1),
-            "ir.FloatImm of type float64",
-        ),
-        (
-            lambda x: tirx.call_pure_extern("int32", "lroundf", tirx.const(1.5, "float32")) + x,
-            "ir.FloatImm of type float32",
-        ),
+        lambda x: (x.astype("float32") * 2.5).astype("int32"),
+        lambda x: tirx.exp(x.astype("float16")).astype("int32"),
+        lambda x: tirx.Select(x.astype("float64") > tirx.const(1.5, "float64"), x, x + 1),
+        lambda x: tirx.call_pure_extern("int32", "lroundf", tirx.const(1.5, "float32")) + x,
     ],
     ids=["product", "exponential", "comparison", "library call"],
 )
-def test_a_float_in_the_body_of_a_kernel_is_refused(body, found: str) -> None:
+def test_a_float_in_the_body_of_a_kernel_is_refused(body, messages: Messages) -> None:
     program = IntegerProgram(tvm.IRModule({"k": kernel(body)}), {})
-    assert str(refusal(program)) == text(found, LAYER)
+    messages.check(str(refusal(program)))
 
 
 def test_a_float_buffer_of_a_kernel_is_refused() -> None:

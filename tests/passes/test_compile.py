@@ -160,33 +160,10 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
         np.testing.assert_array_equal(got.numpy(), expected)
 
 
-@pytest.mark.parametrize(
-    ("shapes", "message"),
-    [
-        (
-            [],
-            "no shape to compile for\n"
-            "  why: every compiled function has one static batch size and sequence length\n"
-            "  what to do: give at least one, for example --batch 1 --seq-len 128",
-        ),
-        (
-            [(1, 4), (0, 4)],
-            "cannot compile for batch 0, sequence length 4\n"
-            "  why: both must be at least 1\n"
-            "  what to do: give positive numbers",
-        ),
-        (
-            [(1, 17)],
-            "cannot compile for 17 tokens\n"
-            "  why: the model has positions for 16 tokens\n"
-            "  what to do: use a sequence length of at most 16",
-        ),
-    ],
-)
-def test_shapes_that_cannot_be_served_are_refused(shapes: list, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
+@pytest.mark.parametrize("shapes", [[], [(1, 4), (0, 4)], [(1, 17)]], ids=["none", "empty", "long"])
+def test_shapes_that_cannot_be_served_are_refused(shapes: list, messages: Messages) -> None:
+    with messages.raises(UsageError):
         ibert_tvm.compile(model(), target="x86-64", shapes=shapes)
-    assert str(caught.value) == message
 
 
 def test_an_unknown_target_is_refused() -> None:

@@ -22,6 +22,7 @@ from tests.examples import examples
 from tests.passes.models import encoder_program
 from tests.passes.small import UNPACKED
 from tests.schedules.machine import TARGETS, layout_of
+from tests.snapshots import Messages
 
 RULES = {rule.name: rule for rule in CPU_RULES}
 # Kind of kernel → rule that takes it.
@@ -162,23 +163,9 @@ def made_up_kernel() -> tirx.PrimFunc:
     return te.create_prim_func([x, total]).with_attr("ibert.kernel", "checksum")
 
 
-def test_a_kernel_without_a_rule_is_an_error_with_every_reason() -> None:
-    with pytest.raises(ScheduleError) as caught:
+def test_a_kernel_without_a_rule_is_an_error_with_every_reason(messages: Messages) -> None:
+    with messages.raises(ScheduleError):
         schedule_kernel("main_b1_s4_check", made_up_kernel(), get_target("x86-64"))
-    error = caught.value
-    assert str(error) == (
-        "no schedule for a kernel of kind 'checksum'\n"
-        "  where: kernel main_b1_s4_check, target x86-64\n"
-        "  why: linear: the kernel is no matrix product of rows and columns; "
-        "attention: the kernel has no two matrix products, one of the other's scores; "
-        "serial: no entry is computed from the one before it; "
-        "rows: block 'grand_total' reduces neither the entries of a row nor rows\n"
-        "  what to do: report this model: a rule is missing"
-    )
-    assert (error.what, error.todo) == (
-        "no schedule for a kernel of kind 'checksum'",
-        "report this model: a rule is missing",
-    )
 
 
 def test_the_first_rule_that_applies_is_used() -> None:

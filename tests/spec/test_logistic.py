@@ -1,4 +1,4 @@
-"""i-sigmoid and i-SiLU: errors over all inputs, symmetry, widths, two domains, refusals."""
+"""i-sigmoid, i-SiLU and what i-GELU has in common with them: errors, widths, both domains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ibert_tvm.relay_passes.spec.clipped import (
     ClippedPolynomial,
     clipped_scale,
 )
-from ibert_tvm.relay_passes.spec.gelu import GELU
+from ibert_tvm.relay_passes.spec.gelu import GELU, gelu_accurate
 from ibert_tvm.relay_passes.spec.logistic import SIGMOID, SILU, sigmoid, silu
 from ibert_tvm.relay_passes.spec.values import Ranged, trace
 from tests.snapshots import Messages
@@ -36,7 +36,16 @@ def sigmoid_constants(shift: int) -> tuple[float, ClippedPolynomial]:
     return scale, ClippedPolynomial.from_scale(scale, SIGMOID)
 
 
-FUNCTIONS = [(silu, silu_constants), (sigmoid, sigmoid_constants)]
+def gelu_constants(shift: int) -> tuple[float, ClippedPolynomial]:
+    scale = GELU.limit / 32640 * 2**shift
+    return scale, ClippedPolynomial.from_scale(scale, GELU)
+
+
+FUNCTIONS = [
+    (silu, silu_constants),
+    (sigmoid, sigmoid_constants),
+    (gelu_accurate, gelu_constants),
+]
 
 
 def test_polynomials_in_real_numbers() -> None:
@@ -60,13 +69,16 @@ def test_silu_errs_by_half_a_unit_and_the_polynomial(shift: int, beta: float) ->
         assert error.max() < 0.0035 / beta
 
 
+@pytest.mark.parametrize(("function", "constants"), [FUNCTIONS[0], FUNCTIONS[2]])
 @pytest.mark.parametrize("shift", SHIFTS)
-def test_silu_is_the_identity_and_zero_beyond_its_limit(shift: int) -> None:
-    _, k = silu_constants(shift)
+def test_silu_and_gelu_are_the_identity_and_zero_beyond_their_limit(
+    function, constants, shift: int
+) -> None:
+    _, k = constants(shift)
     q = np.arange(k.limit, 32768)
-    np.testing.assert_array_equal(silu(q, k), q)
-    np.testing.assert_array_equal(silu(-q, k), 0)
-    assert silu(np.array([0]), k)[0] == 0
+    np.testing.assert_array_equal(function(q, k), q)
+    np.testing.assert_array_equal(function(-q, k), 0)
+    assert function(np.array([0]), k)[0] == 0
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
@@ -102,7 +114,7 @@ def test_16_bits_throughout(function, constants, shift: int) -> None:
 @pytest.mark.representatives(4)
 @pytest.mark.parametrize("target", [None, "x86-avx512-vnni", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize(("function", "constants"), FUNCTIONS)
-@pytest.mark.parametrize("shift", [0, 3])
+@pytest.mark.parametrize("shift", [0, 1, 3, 9])
 def test_both_domains_agree_on_all_inputs(
     both_domains, function, constants, shift: int, target: str | None
 ) -> None:
