@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING
 
 from ibert_tvm.common.errors import TargetError
 
-from .arm import ARM_BOARDS
-from .cortex_m import CORTEX_M
 from .cuda.descriptions import GPUS, is_gpu_name
 from .description import TargetDescription
 from .machines import MACHINES, Machine
-from .x86 import HOSTS
+from .processors import PROCESSORS
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
-BUILT_IN = (*HOSTS, *ARM_BOARDS, *CORTEX_M, *GPUS)
+BUILT_IN = (*PROCESSORS, *GPUS)
 
 
 class Catalogue:

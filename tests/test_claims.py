@@ -199,7 +199,7 @@ PLANTED = [
     (TARGETS, PASS, "fast = dot.vpdpbusd_512", "knows vpdpbusd_512"),
     (TARGETS, PASS, "from ibert_tvm.targets import Gpu", "imports ibert_tvm.targets.Gpu"),
     (TARGETS, PASS, "from ...targets import Gpu", "imports ibert_tvm.targets.Gpu"),
-    (TARGETS, PASS, "import ibert_tvm.targets.arm", "imports ibert_tvm.targets.arm"),
+    (TARGETS, PASS, "import ibert_tvm.targets.host", "imports ibert_tvm.targets.host"),
     (TARGETS, ROWS, "from ibert_tvm.targets import get", "imports ibert_tvm.targets.get"),
     (TARGETS, GPU_ROWS, 'slow = target.name == "t4"', "knows t4"),
     (APPROXIMATIONS, ROWS, 'KEPT = ("half_bits",)', "knows half_bits"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ibert_tvm.targets import TargetDescription, cpu_features, get_target, missing_features
-from ibert_tvm.targets.x86 import X86_64_V3
+from ibert_tvm.targets.processors.x86 import X86_64_V3
 
 _EVEX = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni")
 

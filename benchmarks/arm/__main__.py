@@ -22,8 +22,7 @@ from typing import Any
 from benchmarks.machine import describe_machine, describe_software
 from benchmarks.models import Cell
 from ibert_tvm.targets import TargetError, get_target
-from ibert_tvm.targets.arm import ARM_BOARDS
-from ibert_tvm.targets.cortex_m import CORTEX_M
+from ibert_tvm.targets.processors import PROCESSORS
 
 from .errors import CountingError
 from .kernels import CASES, Case
@@ -35,7 +34,7 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = logging.getLogger("benchmarks.arm")
-TARGETS = tuple(description.name for description in (*ARM_BOARDS, *CORTEX_M))
+TARGETS = tuple(one.name for one in PROCESSORS if one.emulator is not None)
 _MODELS = "bert-tiny:1x32,minilm:1x32,minilm:1x128"
 _TOOLS = ("qemu-aarch64", "qemu-arm", "qemu-system-arm", "arm-none-eabi-gcc", "llvm-objdump")
 

@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks.machine import describe_software
 from benchmarks.models import Cell
 from benchmarks.report import table
-from ibert_tvm.targets.cortex_m import CORTEX_M
+from ibert_tvm.targets.processors import PROCESSORS
 
 from .models import SPECS, quantise
 
@@ -29,7 +29,7 @@ __all__ = ["main", "measure"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = logging.getLogger("benchmarks.arm")
-TARGETS = tuple(description.name for description in CORTEX_M)
+TARGETS = tuple(one.name for one in PROCESSORS if one.system == "bare-metal")
 _MODELS = "bert-tiny:1x32,bert-tiny:1x128,minilm:1x32,minilm:1x128"
 _COLUMNS = ("model", "target", "tokens", "code and tables", "weights", "arena", "stack", "RAM")
 

@@ -19,9 +19,9 @@ from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.targets import TargetDescription, TargetError
 from ibert_tvm.targets.catalogue import CATALOGUE
-from ibert_tvm.targets.cortex_m import NO_DOT_SCALAR
 from ibert_tvm.targets.library_audit import audit_library
 from ibert_tvm.targets.library_check import LibraryCheck
+from ibert_tvm.targets.processors.cortex_m import NO_DOT_SCALAR
 from tests.arm.small_bert import expected, inputs, small_bert
 from tests.arm.tools import BOARDS, board, run_library
 from tests.examples import examples

@@ -12,8 +12,8 @@ from tvm.script import from_source
 
 from ibert_tvm.schedules.intrinsics.mve import mve_product_sources
 from ibert_tvm.targets import TargetDescription
-from ibert_tvm.targets.cortex_m import VMLADAVA
 from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_sources
+from ibert_tvm.targets.processors.cortex_m import VMLADAVA
 from tests.arm import bare_kernels, matrix_kernels, row_kernels
 from tests.arm.qemu_board import run_kernel
 from tests.arm.tools import board

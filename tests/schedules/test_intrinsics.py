@@ -12,8 +12,7 @@ from tvm.script import from_source
 from ibert_tvm.schedules.intrinsics.dot import dot_intrinsic, intrinsic_sources, known_intrinsics
 from ibert_tvm.schedules.intrinsics.microkernels import is_microkernel
 from ibert_tvm.targets import DotInstruction, get_target
-from ibert_tvm.targets.arm import ARM_BOARDS
-from ibert_tvm.targets.x86 import HOSTS
+from ibert_tvm.targets.processors import PROCESSORS
 from tests.schedules.machine import TARGETS, Kernels, runnable
 
 WITH_INSTRUCTION = [name for name in TARGETS if get_target(name).dot.name != "none"]
@@ -92,7 +91,7 @@ def test_the_implementation_is_the_instruction(instruction) -> None:
 
 def test_every_target_has_an_implementation_or_says_none() -> None:
     assert set(MNEMONICS) <= set(known_intrinsics())
-    for target in HOSTS + tuple(target for target in ARM_BOARDS if not target.microkernels):
+    for target in (one for one in PROCESSORS if not one.microkernels):
         known = {*known_intrinsics(), "none"}
         assert target.dot.name in known or is_microkernel(target.dot)
 

@@ -8,7 +8,8 @@ from itertools import combinations
 import pytest
 
 from ibert_tvm.targets import DotInstruction
-from ibert_tvm.targets.x86 import HOSTS, VNNI_512
+from ibert_tvm.targets.host import _candidates
+from ibert_tvm.targets.processors.x86 import VNNI_512, X86_64
 from tests.snapshots import Messages
 
 
@@ -34,7 +35,7 @@ def test_descriptions_are_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         VNNI_512.lanes = 8  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError):
-        HOSTS[0].name = "other"  # type: ignore[misc]
+        X86_64.name = "other"  # type: ignore[misc]
 
 
 def test_equal_instructions_are_one_key() -> None:
@@ -43,7 +44,7 @@ def test_equal_instructions_are_one_key() -> None:
     assert DotInstruction("a", "int8", "int8", 4, 4, 1, 1) != VNNI_512
 
 
-@pytest.mark.parametrize("target", HOSTS, ids=lambda target: target.name)
+@pytest.mark.parametrize("target", _candidates("x86_64"), ids=lambda target: target.name)
 def test_x86_descriptions_are_consistent(target) -> None:
     assert target.elf_machine == "EM_X86_64"
     assert target.tvm_target["kind"] == "llvm"
@@ -57,7 +58,7 @@ def test_x86_descriptions_are_consistent(target) -> None:
 
 
 def test_detection_tries_the_most_demanding_description_first() -> None:
-    sets = [frozenset(target.required_features) for target in HOSTS]
+    sets = [frozenset(target.required_features) for target in _candidates("x86_64")]
     # What a description needs, an earlier one needs too, or something else.
     assert not any(earlier <= later for earlier, later in combinations(sets, 2))
     assert sets[-1] == frozenset()

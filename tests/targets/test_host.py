@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.targets import TargetError, cpu_features, get_target, host_target, missing_features
-from ibert_tvm.targets.x86 import X86_64_V3, X86_AVX512_VNNI
+from ibert_tvm.targets.processors.x86 import X86_64_V3, X86_AVX512_VNNI
 from tests.snapshots import Messages
 
 CPUINFO = """\

@@ -24,10 +24,10 @@ from ibert_tvm.targets import (
 )
 from ibert_tvm.targets.aot.symbols import check_undefined, undefined_symbols
 from ibert_tvm.targets.catalogue import CATALOGUE
-from ibert_tvm.targets.cortex_m import NO_DOT_SCALAR
 from ibert_tvm.targets.elf_check import check_elf
 from ibert_tvm.targets.library_audit import read_listing
 from ibert_tvm.targets.machines import Linux, Machine
+from ibert_tvm.targets.processors.cortex_m import NO_DOT_SCALAR
 from ibert_tvm.targets.rpc import BoardDescription
 from ibert_tvm.targets.toolchain import compiles_for
 from tests.arm.small_bert import small_bert

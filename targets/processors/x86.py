@@ -10,9 +10,9 @@ AVX-VNNI is ``vpdpbusd`` on 256-bit registers in the VEX encoding, for processor
 
 from __future__ import annotations
 
-from .description import DotInstruction, TargetDescription
-from .machines.x86_64 import V2_FEATURES
-from .machines.x86_64 import X86_64 as MACHINE
+from ..description import DotInstruction, TargetDescription
+from ..machines.x86_64 import V2_FEATURES
+from ..machines.x86_64 import X86_64 as MACHINE
 
 VNNI_512 = DotInstruction("vpdpbusd_512", "uint8", "int8", 16, 4, tile_rows=8, tile_vectors=3)
 # 12 accumulators, two weights and the broadcast activation: 15 of 16 ymm registers.
@@ -90,5 +90,3 @@ X86_AVX512_VNNI = _x86(
     _VNNI,
     _PMULHRSW_512,
 )
-
-HOSTS = (X86_AVX512_VNNI, X86_AVX_VNNI, X86_64_V3, X86_64)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..description import DotInstruction, TargetDescription
+from ..machines.thumb import THUMB
 from .arm import SMLABB, SMLAD, SSAT
-from .description import DotInstruction, TargetDescription
-from .machines.thumb import THUMB
 
 NO_DOT_SCALAR = DotInstruction("none", "int8", "int8", 2, 1, tile_rows=2, tile_vectors=1)
 # By microkernels (targets/microkernels), one product per instruction; LDRD and LDM load activations
@@ -98,5 +98,3 @@ CORTEX_M55 = replace(
     # integer ones alone if there is no floating-point unit.
     microkernel_flags=("-mcpu=cortex-m55+nofp", "-mfloat-abi=softfp"),
 )
-
-CORTEX_M = (CORTEX_M0, CORTEX_M3, CORTEX_M4, CORTEX_M55)

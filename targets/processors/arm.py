@@ -6,9 +6,9 @@ floating-point operation could only be a call of a library function, which nothi
 
 from __future__ import annotations
 
-from .description import DotInstruction, TargetDescription
-from .machines.aarch64 import AARCH64
-from .machines.arm import ARM
+from ..description import DotInstruction, TargetDescription
+from ..machines.aarch64 import AARCH64
+from ..machines.arm import ARM
 
 # 16 accumulators, eight registers of activations and the weights in 32 registers. More accumulators
 # would spare loads, but a tile of three vectors leaves none for activations.
@@ -141,5 +141,3 @@ ARMV6_SOFTFLOAT = TargetDescription(
     compiler_flags=("-march=armv6", "-mfloat-abi=soft"),
     emulated="cortex-a7,vfp=off,neon=off",
 )
-
-ARM_BOARDS = (RPI4, AARCH64_DOTPROD, AARCH64_I8MM, ARMV7_NEON, ARMV6_SOFTFLOAT)
