@@ -112,14 +112,6 @@ def test_a_token_that_may_be_padding_sees_it() -> None:
     np.testing.assert_allclose(run(loaded, inputs), wanted, atol=1e-5)
 
 
-def test_a_mask_that_no_attention_has_is_seen_in_the_output() -> None:
-    assert ops(words(lambda x, mask, layer: layer(masked(x, mask)), nn.Linear(WIDTH, WIDTH))) == [
-        "embedding",
-        "mask_tokens",
-        "linear",
-    ]
-
-
 # -- channels --------------------------------------------------------------------------------------
 
 
@@ -133,40 +125,60 @@ def batch_norm() -> nn.BatchNorm1d:
     return norm.eval()
 
 
-def test_batch_norms_fold_into_linear_layers() -> None:
-    def function(x: Hidden, mask: torch.Tensor, layer: nn.Module, norm: nn.Module) -> Hidden:
-        return norm(layer(x).transpose(1, 2)).transpose(1, 2)
-
-    assert ops(words(function, nn.Linear(WIDTH, WIDTH), batch_norm())) == ["embedding", "linear"]
+def linear() -> nn.Module:
+    return nn.Linear(WIDTH, WIDTH)
 
 
-@pytest.mark.slow
-def test_a_batch_norm_of_a_sum_is_a_factor_and_a_row() -> None:
-    def function(x: Hidden, mask: torch.Tensor, layer: nn.Module, norm: nn.Module) -> Hidden:
-        return norm((x + layer(x)).transpose(1, 2)).transpose(1, 2)
-
-    found = ops(words(function, nn.Linear(WIDTH, WIDTH), batch_norm()))
-    assert found == ["embedding", "linear", "add", "scale_channels", "add_row"]
+def applied(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
+    return layer(x)
 
 
-@pytest.mark.parametrize("groups", examples([1, 4], 4))
-def test_a_convolution_of_one_token_is_a_linear_layer(groups: int) -> None:
-    def function(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
-        return layer(x.transpose(1, 2)).transpose(1, 2)
-
-    assert ops(words(function, nn.Conv1d(WIDTH, 48, 1, groups=groups))) == ["embedding", "linear"]
+def convolved(x: Hidden, mask: torch.Tensor, layer: nn.Module) -> Hidden:
+    return layer(x.transpose(1, 2)).transpose(1, 2)
 
 
-def _convolved(layer: nn.Module) -> CanonicalModel:
-    def function(x: Hidden, mask: torch.Tensor, part: nn.Module) -> Hidden:
-        return part(x.transpose(1, 2)).transpose(1, 2)
-
-    return words(function, layer)
+def normed(x: Hidden, mask: torch.Tensor, layer: nn.Module, norm: nn.Module) -> Hidden:
+    return convolved(layer(x), mask, norm)
 
 
-def test_a_convolution_of_several_tokens_multiplies_neighbours() -> None:
-    loaded = _convolved(nn.Conv1d(WIDTH, 48, 3, padding=1))
-    assert ops(loaded) == ["embedding", "unfold_tokens", "linear"]
+def weight_norm(kind: str) -> nn.Module:
+    return getattr(nn.utils.parametrizations, kind)(linear()).eval()
+
+
+FORMS: dict[str, tuple[Callable[..., Hidden], Callable[[], list[nn.Module]], str]] = {
+    "a mask that no attention has": (
+        lambda x, mask, layer: layer(masked(x, mask)),
+        lambda: [linear()],
+        "mask_tokens linear",
+    ),
+    "a batch norm": (normed, lambda: [linear(), batch_norm()], "linear"),
+    "a batch norm of a sum": (
+        lambda x, mask, layer, norm: convolved(x + layer(x), mask, norm),
+        lambda: [linear(), batch_norm()],
+        "linear add scale_channels add_row",
+    ),
+    "a token's convolution": (convolved, lambda: [nn.Conv1d(WIDTH, 48, 1)], "linear"),
+    "one in groups": (convolved, lambda: [nn.Conv1d(WIDTH, 48, 1, groups=4)], "linear"),
+    "one of neighbours": (
+        convolved,
+        lambda: [nn.Conv1d(WIDTH, 48, 3, padding=1)],
+        "unfold_tokens linear",
+    ),
+    "normalised weights": (applied, lambda: [weight_norm("weight_norm")], "linear"),
+    "weights of norm 1": (applied, lambda: [weight_norm("spectral_norm")], "linear"),
+    "joined channels that no matrix reads": (
+        lambda x, mask: functional.gelu(torch.cat([x, 2 * x], dim=2)),
+        list,
+        "embedding concatenate gelu",
+    ),
+}
+SLOW = ("a batch norm of a sum", "a token's convolution", "weights of norm 1")
+
+
+@pytest.mark.parametrize("name", examples(FORMS, *(name for name in FORMS if name not in SLOW)))
+def test_forms_of_layers(name: str) -> None:
+    function, parts, expected = FORMS[name]
+    assert ops(words(function, *parts())) == ["embedding", *expected.split()]
 
 
 @pytest.mark.representatives(1)
@@ -183,25 +195,7 @@ def test_convolutions_of_tokens_that_are_refused(
     settings: dict[str, int], messages: Messages
 ) -> None:
     with messages.raises(UnsupportedModelError):
-        _convolved(nn.Conv1d(WIDTH, 48, 3, **settings))
-
-
-@pytest.mark.parametrize(
-    "normal",
-    examples(
-        [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm],
-        nn.utils.parametrizations.weight_norm,
-    ),
-)
-def test_normalised_weights_are_computed_at_import(normal: Callable[..., nn.Module]) -> None:
-    layer = normal(nn.Linear(WIDTH, WIDTH)).eval()
-    loaded = words(lambda x, mask, part: part(x), layer)
-    assert ops(loaded) == ["embedding", "linear"]
-
-
-def test_joined_channels_that_no_matrix_reads_are_concatenated() -> None:
-    loaded = words(lambda x, mask: functional.gelu(torch.cat([x, 2 * x], dim=2)))
-    assert ops(loaded)[-2:] == ["concatenate", "gelu"]
+        words(convolved, nn.Conv1d(WIDTH, 48, 3, **settings))
 
 
 # -- bounds ----------------------------------------------------------------------------------------
