@@ -144,7 +144,8 @@ class Encoder:
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes, empty where the model has none."""
-        return tuple(map(self._label, range(self._size(("logits", "token_logits")) or 0)))
+        count = self._size(("logits", "token_logits")) or 0
+        return tuple(map(self.library.metadata.info.label, range(count)))
 
     def encode(
         self,
@@ -363,7 +364,7 @@ class Encoder:
         for (text, window), logits in zip(
             windows, self._run_windows([w for _, w in windows], name, batch_size), strict=True
         ):
-            tokens[text] += tagged_tokens(window, softmax(logits), self._label)
+            tokens[text] += tagged_tokens(window, softmax(logits), self.library.metadata.info.label)
         grouped = aggregation_strategy == "simple"
         results = [entities(text, t, grouped) for text, t in zip(items, tokens, strict=True)]
         return results[0] if isinstance(texts, str) else results
@@ -497,9 +498,6 @@ class Encoder:
         """Last axis of the first output of one of these kinds."""
         records = [r for r in self.library.metadata.outputs if r.kind in kinds]
         return int(records[0].shape[-1]) if records else None
-
-    def _label(self, index: int) -> str:
-        return self.library.metadata.info.id2label.get(index, f"LABEL_{index}")
 
     def _vectors(
         self, method: str, texts: Sequence[Text], batch_size: int, bar: bool | None

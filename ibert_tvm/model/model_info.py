@@ -207,6 +207,10 @@ class ModelInfo:
                 todo=f"use a sequence length of at most {longest}",
             )
 
+    def label(self, index: int) -> str:
+        """Name of a class, as transformers calls those that have none."""
+        return self.id2label.get(index, f"LABEL_{index}")
+
     @property
     def score_function(self) -> str | None:
         """What makes scores of logits, of `SCORES`; None to go by the number of classes."""

@@ -32,13 +32,11 @@ from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
 from ..frontend.given import GivenQuantization, GivenScale
+from .table import SHORT_HIGH, STREAM_HIGH, SUM_HIGH
 
 if TYPE_CHECKING:
     from ..frontend.model import CanonicalModel
 
-_STREAM_HIGH = 2**15 - 1
-_SHORT_HIGH = 2**14 - 1
-_SUM_HIGH = 2**19 - 1
 # Terms of a sum that is rounded to 8 bits come in steps of a 32nd of its own, in 15 bits, which is
 # twice its range.
 _SUM_FINER = 2.0**5
@@ -234,7 +232,7 @@ class _Filler:
         elif need.sums:
             if scale.bits >= _WIDE:
                 # Terms may exceed their sum: they get room for it.
-                self._set("stream", ActivationQuant(grid.scale, -_SUM_HIGH, _SUM_HIGH), scale)
+                self._set("stream", ActivationQuant(grid.scale, -SUM_HIGH, SUM_HIGH), scale)
             else:
                 self._set("grids", grid, scale)
                 self._set("stream", _finer_sum(grid), scale)
@@ -242,7 +240,7 @@ class _Filler:
             self._set("stream", grid, scale)  # rounds to it by itself
         elif not self.value.stream:
             self._set("grids", grid, scale)
-        elif scale.bits >= _WIDE and max(-grid.low, grid.high) <= _STREAM_HIGH + 1:
+        elif scale.bits >= _WIDE and max(-grid.low, grid.high) <= STREAM_HIGH + 1:
             self._set("stream", grid, scale)
         else:
             self._set("grids", grid, scale)
@@ -253,8 +251,8 @@ class _Filler:
         largest = max(-grid.low, grid.high)
         if self.value.stream_for is not None:
             return self.value.stream_for(largest * grid.scale)
-        finer = 2.0 ** np.floor(np.log2(_STREAM_HIGH / largest))
-        return ActivationQuant(grid.scale / finer, -_STREAM_HIGH, _STREAM_HIGH)
+        finer = 2.0 ** np.floor(np.log2(STREAM_HIGH / largest))
+        return ActivationQuant(grid.scale / finer, -STREAM_HIGH, STREAM_HIGH)
 
     def _only_products(self) -> None:
         """Nothing but matrix products read it: the stream form is their grid, or finer."""
@@ -264,7 +262,7 @@ class _Filler:
         grid = _plain(scale)
         need = self.value.need
         if need.sums:
-            wide = ActivationQuant(grid.scale, -_SUM_HIGH, _SUM_HIGH)
+            wide = ActivationQuant(grid.scale, -SUM_HIGH, SUM_HIGH)
             self._set("stream", wide if scale.bits >= _WIDE else _finer_sum(grid), scale)
         else:
             itself = STREAM in need.result  # it rounds to its stream form by itself
@@ -333,7 +331,7 @@ class _Filler:
 def _finer_sum(grid: ActivationQuant) -> ActivationQuant:
     """The form of the terms of a sum that is rounded to `grid`."""
     reach = 2 * _SUM_FINER * max(-grid.low, grid.high)
-    high = _SHORT_HIGH if reach <= _SHORT_HIGH else _SUM_HIGH
+    high = SHORT_HIGH if reach <= SHORT_HIGH else SUM_HIGH
     return ActivationQuant(grid.scale / _SUM_FINER, -high, high)
 
 

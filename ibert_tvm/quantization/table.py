@@ -35,13 +35,13 @@ from ibert_tvm.relay_passes.lower.rule import FACTOR, FACTOR_BY_CHANNEL, TERM
 # of 21 bits.
 _HEADROOM = 1.5
 _SHORT_HEADROOM = 1.33
-_STREAM_HIGH = 2**15 - 1
-_SHORT_HIGH = 2**14 - 1
+STREAM_HIGH = 2**15 - 1
+SHORT_HIGH = 2**14 - 1
 # A 15-bit sum must leave this many steps to the median channel: some models have a few channels
 # that are hundreds of times larger than the others.
 _CHANNEL_STEPS = 200
 _SUM_STEPS = 2**17
-_SUM_HIGH = 2**19 - 1
+SUM_HIGH = 2**19 - 1
 # Positions and kinds of tokens are few beside the vocabulary, and added to every token.
 _FINE_SHARE = 1 / 16
 # Steps of 11 bits are so fine that a range with room for later texts costs next to nothing.
@@ -329,7 +329,7 @@ class TableBuilder:
                 continue
             if not value.need.sums:
                 largest = max(statistics[name].magnitude * _HEADROOM, _SMALLEST_STREAM)
-                result[name] = ActivationQuant(largest / _STREAM_HIGH, -_STREAM_HIGH, _STREAM_HIGH)
+                result[name] = ActivationQuant(largest / STREAM_HIGH, -STREAM_HIGH, STREAM_HIGH)
                 continue
             sums = {reader.name for reader in value.readers if reader.form == TERM}
             if len(sums) == 1 and len(value.readers) == 1 and sums <= result.keys():
@@ -341,9 +341,9 @@ class TableBuilder:
 
     def _sum(self, statistics: Statistics, may_be_short: bool) -> ActivationQuant:
         """Quantise a sum: in 15 bits where that serves most channels, otherwise in 20."""
-        short = max(statistics.magnitude * _SHORT_HEADROOM, _SMALLEST_STREAM) / _SHORT_HIGH
+        short = max(statistics.magnitude * _SHORT_HEADROOM, _SMALLEST_STREAM) / SHORT_HIGH
         median = float(np.median(statistics.channel_magnitude))
         if may_be_short and median >= _CHANNEL_STEPS * short:
-            return ActivationQuant(short, -_SHORT_HIGH, _SHORT_HIGH)
+            return ActivationQuant(short, -SHORT_HIGH, SHORT_HIGH)
         scale = max(statistics.magnitude, _SMALLEST_STREAM) / _SUM_STEPS
-        return ActivationQuant(scale, -_SUM_HIGH, _SUM_HIGH)
+        return ActivationQuant(scale, -SUM_HIGH, SUM_HIGH)

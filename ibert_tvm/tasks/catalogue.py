@@ -135,7 +135,7 @@ def _classes(
 ) -> Measures:
     """Classes of texts; `positive` is the label whose F1 is measured after `metrics`."""
     logits = side.outputs(samples.texts)
-    names = [side.info.id2label.get(i, f"LABEL_{i}") for i in range(logits.shape[1])]
+    names = [side.info.label(i) for i in range(logits.shape[1])]
     if len(names) == 1:
         raise DataError(
             f"the model cannot be evaluated on the task {name}",
