@@ -11,7 +11,7 @@ import pytest
 
 from ibert_tvm.common import files
 from ibert_tvm.common.errors import OutputError
-from ibert_tvm.common.files import settled, write_file, write_folder
+from ibert_tvm.common.files import check_writable, settled, write_file, write_folder
 
 
 def _save(path: Path, text: str) -> None:
@@ -148,3 +148,16 @@ def test_what_another_writer_replaced_is_looked_at_again(tmp_path):
     assert [len(files) for files in looks] == [0, 1]
     assert not settled(path, lambda folder: False)
     assert not settled(tmp_path / "nothing", Path.is_dir)
+
+
+def test_a_device_or_pipe_is_no_output(tmp_path: Path) -> None:
+    """Renaming would replace it: as root, even /dev/null."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")
+    for special in (pipe, link, Path("/dev/null")):
+        for write in (check_writable, lambda path: write_file(path).__enter__()):
+            with pytest.raises(OutputError, match="it is a device, a pipe or a socket"):
+                write(special)
+    assert pipe.is_fifo() and link.is_symlink() and Path("/dev/null").is_char_device()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from ..common.errors import ExitCode, UsageError
+from ..common.errors import ExitCode, OutputError, UsageError
 from .options import AtLeastOne, Board, address_of
 from .result import CommandResult
 
@@ -76,6 +77,12 @@ def command(
         )
     check_writable(output)
     check_writable(report)
+    if report.exists() and not _is_report(report):
+        raise OutputError(
+            f"cannot write {report}",
+            why="the report goes there, and the file of that name is no report of a certificate",
+            todo="choose another --output, or remove the file",
+        )
     signed = []
     if key is not None:
         from ..verification.signature import check_signature
@@ -102,3 +109,9 @@ def command(
     lines = [body[0], *signed, *body[1:], f"wrote {output} and {report}"]
     code = ExitCode.OK if certificate.passed else ExitCode.VERIFICATION
     return CommandResult({"output": str(output), "report": str(report), **document}, lines, code)
+
+
+def _is_report(file: Path) -> bool:
+    """Whether a file begins as the reports do that this command writes."""
+    with file.open("rb") as content:
+        return re.search(rb": sha256 [0-9a-f]{64}\n", content.read(4096)) is not None

@@ -45,10 +45,17 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     OutputError
-        If the parent is missing, is not a folder, or does not let a file be created.
+        If the parent is missing, is not a folder, or does not let a file be created; or if a
+        device, a pipe or a socket has that name, which renaming would replace.
     """
     target = Path(path).expanduser()
     parent = target.parent
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        raise OutputError(
+            f"cannot write {target}",
+            why="it is a device, a pipe or a socket, and outputs replace what has their name",
+            todo="give the name of a file",
+        )
     if not parent.exists():
         raise OutputError(
             f"cannot write {target}",

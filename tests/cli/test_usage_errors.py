@@ -137,3 +137,20 @@ def test_options_of_quantize_that_do_not_go_together(
 ) -> None:
     refused("quantize", tmp_path, "-o", tmp_path / "m.ibert", *words.split())
     assert not (tmp_path / "m.ibert").exists()
+
+
+def test_verify_replaces_its_own_reports_only(
+    ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("mine\n", encoding="utf-8")
+    outcome = ibert("verify", artefact, "-o", tmp_path / "notes.json")
+    assert (outcome.code, outcome.stderr) == (
+        2,
+        f"error: cannot write {notes}\n"
+        "  why: the report goes there, and the file of that name is no report of a certificate\n"
+        "  what to do: choose another --output, or remove the file\n",
+    )
+    assert notes.read_text(encoding="utf-8") == "mine\n"
+    for _ in range(2):
+        assert ibert("verify", artefact, "-o", tmp_path / "own.json").code in (0, 5)
