@@ -238,6 +238,11 @@ def _check_layers(config: JsonObject, file: Path) -> None:
             )
 
 
+def padding_id(said: object) -> int | None:
+    """A configuration's ``pad_token_id``; None where it is none: several models have -1 there."""
+    return said if type(said) is int and said >= 0 else None
+
+
 def check_head(head: str | None, default: str) -> str:
     """Return `head`, or `default` if it is None.
 

@@ -20,7 +20,7 @@ from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
 from .heads import FeatureModelWithHead, ImageModelWithHead, ModelWithHead
-from .hf_folder import TESTED_ARCHITECTURES, HfFolder, problem_type
+from .hf_folder import TESTED_ARCHITECTURES, HfFolder, padding_id, problem_type
 from .model import CanonicalModel
 from .sentence_head import SentenceHead, pooling_head
 from .torch_import import (
@@ -33,8 +33,8 @@ from .torch_import import (
 
 _REAL_WRAPPERS = {"pixel_values": ImageModelWithHead, "input_features": FeatureModelWithHead}
 
-_NUMBER = re.compile(r"\.\d+(?=\.)")
-"""The number of a layer, in the name of a weight."""
+_LAYER = re.compile(r".*?\.\d+\.")
+"""Of a weight's name, up to the number of its layer."""
 
 _MOST_MISSING = 2**25
 """Parameters that a configuration may ask for beyond what the checkpoint can hold: 128 MiB."""
@@ -129,7 +129,7 @@ def _import(
             architecture=str(config.model_type),
             head=wrapper.head,
             outputs=[wrapper.output],
-            pad_token_id=int(getattr(config, "pad_token_id", None) or 0),
+            pad_token_id=padding_id(getattr(config, "pad_token_id", None)) or 0,
             id2label=labels(wrapper),
             again=lambda revisit: import_transformers(wrapper, missing, revisit),
             positions=positions(config),
@@ -221,13 +221,21 @@ def _check_size(folder: HfFolder, auto: Any, settings: Mapping[str, Any]) -> Non
 
 
 def _check_all_layers(model: Any, unexpected: Iterable[str], folder: Path) -> None:
-    """Refuse a checkpoint with more layers than its configuration builds.
+    """Refuse a checkpoint with more layers than its configuration builds, or one that builds none.
 
     Other weights that the model has no use for are those of heads that were not asked for.
     """
     prefix = f"{model.base_model_prefix}."
-    repeated = {_NUMBER.sub(".N", name.removeprefix(prefix)) for name in model.state_dict()}
-    left = [n for n in sorted(unexpected) if _NUMBER.sub(".N", n.removeprefix(prefix)) in repeated]
+    parts = {name for name, _ in getattr(model, model.base_model_prefix, model).named_children()}
+    built = {_LAYER.match(name.removeprefix(prefix)) for name in model.state_dict()}
+    layers = {found[0] for found in built if found}
+    left = [
+        name
+        for name in sorted(unexpected)
+        if (found := _LAYER.match(name.removeprefix(prefix)))
+        and found[0] not in layers
+        and found[0].partition(".")[0] in parts
+    ]
     if left:
         raise ModelSourceError(
             "the checkpoint has more layers than config.json says",

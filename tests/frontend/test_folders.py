@@ -81,9 +81,14 @@ def truncate(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:1000])
 
 
-def deeper(folder: Path) -> None:
-    make("bert", num_hidden_layers=2).save_pretrained(folder)
-    configured(folder, num_hidden_layers=1)
+def shallower(layers: int) -> Callable[[Path], object]:
+    """A configuration with fewer layers than the checkpoint has."""
+
+    def damage(folder: Path) -> None:
+        make("bert", num_hidden_layers=2).save_pretrained(folder)
+        configured(folder, num_hidden_layers=layers)
+
+    return damage
 
 
 def listed(document: str, content: object) -> Callable[[Path], object]:
@@ -98,7 +103,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "unknown type": lambda folder: configured(folder, model_type="bertha"),
     # Fuzzing found it: 7 GiB for a configuration beside a megabyte of weights.
     "sizes without weights": lambda folder: configured(folder, vocab_size=10**9),
-    "layers left out": deeper,
+    "layers left out": shallower(1),
+    "all layers left out": shallower(0),
+    "a negative number of layers": shallower(-1),
     "no weights": lambda folder: (folder / "model.safetensors").unlink(),
     "truncated weights": truncate,
     "a missing shard": listed(
@@ -118,6 +125,12 @@ def test_broken_folders_are_refused(broken, name, messages):
     }
     with messages.raises(ModelSourceError, **parts):
         load(broken)
+
+
+def test_a_padding_token_of_minus_one_is_none(broken):
+    """As several decoders say that they have none."""
+    configured(broken, pad_token_id=-1)
+    assert load(broken).info.pad_token_id == 0
 
 
 def test_a_missing_path_is_refused_without_network(tmp_path, messages):

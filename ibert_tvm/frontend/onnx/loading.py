@@ -13,7 +13,7 @@ from ...model.tokenization import Tokenizer, tokenizer_files
 from ..errors import ModelSourceError
 from ..finish import described
 from ..folder_files import MAX_BYTES, MAX_DEPTH
-from ..hf_folder import given_tokenizer, problem_type
+from ..hf_folder import given_tokenizer, padding_id, problem_type
 from ..model import CanonicalModel
 from ..qdq.importing import import_quantised_onnx_model
 from ..qdq.qoperator import is_quantised
@@ -53,8 +53,8 @@ def load_onnx(file: Path, request: Request) -> CanonicalModel:
     folder = request.tokenizer or file.parent
     config = _config(file.parent, folder)
     files = given_tokenizer(folder) if request.tokenizer else source_tokenizer(folder)
-    pad = config.get("pad_token_id")
-    if files and not isinstance(pad, int):
+    pad = padding_id(config.get("pad_token_id"))
+    if files and pad is None:
         pad = Tokenizer(files).pad_id
     import_model = import_quantised_onnx_model if is_quantised(model) else import_onnx_model
     result = import_model(
@@ -62,7 +62,7 @@ def load_onnx(file: Path, request: Request) -> CanonicalModel:
         source=str(file),
         head=request.head,
         inputs=inputs,
-        pad_token_id=pad if isinstance(pad, int) else None,
+        pad_token_id=pad,
         id2label=_labels(config),
         image_size=request.image_size or _image_size(config),
         verify=request.verify,
