@@ -9,10 +9,10 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from .operators_layout import look_up
-from .reading import type_name
-from .translator import Node, Translator, operator
-from .values import Known, Traced, Untranslatable, constant
+from ..reading import type_name
+from ..translator import Node, Translator, operator
+from ..values import Known, Traced, Untranslatable, constant
+from .layout import look_up
 
 _UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "Abs": op.abs,

@@ -12,11 +12,11 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from .operators_layout import look_up, reshape, split, transpose
-from .operators_matrix import epsilon_of, gemm, layer_norm, rms_norm
-from .operators_rotary import turned
-from .translator import Node, Translator, operator
-from .values import Known, Traced, Untranslatable, constant
+from ..translator import Node, Translator, operator
+from ..values import Known, Traced, Untranslatable, constant
+from .layout import look_up, reshape, split, transpose
+from .matrix import epsilon_of, gemm, layer_norm, rms_norm
+from .rotary import turned
 
 _ORT = "com.microsoft"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tvm.relax import op
 
-from .translator import Node, Translator, operator
-from .values import Known, Traced, Untranslatable
+from ..translator import Node, Translator, operator
+from ..values import Known, Traced, Untranslatable
 
 
 @operator("Conv")

@@ -8,8 +8,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from .translator import Node, Translator, operator
-from .values import Known, Traced, Untranslatable
+from ..translator import Node, Translator, operator
+from ..values import Known, Traced, Untranslatable
 
 _REDUCE: dict[str, Callable[..., relax.Expr]] = {
     "ReduceMax": op.max,

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from tvm.relax import op
 
-from .operators_layout import look_up, reshape, split
-from .translator import Node, Translator, operator
-from .values import Known, Traced, Untranslatable
+from ..translator import Node, Translator, operator
+from ..values import Known, Traced, Untranslatable
+from .layout import look_up, reshape, split
 
 
 @operator("RotaryEmbedding")

@@ -9,9 +9,9 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from ...common.types import Array
-from .translator import Node, Translator, operator
-from .values import Known, Traced, Untranslatable, constant
+from ....common.types import Array
+from ..translator import Node, Translator, operator
+from ..values import Known, Traced, Untranslatable, constant
 
 _FAR = 2**62
 _WRAP = "wrap"
