@@ -73,6 +73,15 @@ class Sliding(Distances):
         return scores + torch.where(near & tokens, 0.0, low)
 
 
+class CausalWindow(Distances):
+    """What is near, before and no padding, multiplied."""
+
+    def changed(self, scores, tokens):
+        distance = self.distance(scores.shape[-1])
+        near = ((distance > -20) & (distance <= 0)).long() * tokens.long()
+        return scores.masked_fill(near == 0, -1e9)
+
+
 class Buckets(Distances):
     """The bias of T5: buckets of distances, logarithmic from 4 on, added to the mask first."""
 
@@ -141,6 +150,7 @@ def check(module: nn.Module, model, lengths) -> None:
         [
             (Causal, (UNBOUNDED, 0), ""),
             (Sliding, (17, 17), ""),
+            (CausalWindow, (19, 0), ""),
             (Buckets, (UNBOUNDED, UNBOUNDED), "relative_attention_bias.weight"),
             (Slopes, (8, 8), "bias_by_distance"),
         ],
