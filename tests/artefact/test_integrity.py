@@ -13,6 +13,7 @@ import pytest
 from ibert_tvm.common.errors import ArtefactError
 from ibert_tvm.common.integrity import MANIFEST, write_manifest
 from ibert_tvm.model.artefact import QuantizedModel, read_document
+from tests.snapshots import Messages
 
 _FILES = ("model.json", "params.safetensors", "quantization.json", "tokenizer/vocab.txt")
 
@@ -20,12 +21,6 @@ _FILES = ("model.json", "params.safetensors", "quantization.json", "tokenizer/vo
 @pytest.fixture
 def folder(quantized: QuantizedModel, tmp_path: Path) -> Path:
     return quantized.save(tmp_path / "tiny.ibert")
-
-
-def _why(folder: Path, read: Callable[[Path], object] = QuantizedModel.load) -> tuple[str, str]:
-    with pytest.raises(ArtefactError) as caught:
-        read(folder)
-    return caught.value.what, caught.value.why
 
 
 @pytest.mark.parametrize("name", _FILES)
@@ -36,10 +31,8 @@ def test_one_bit(folder: Path, name: str, read: Callable[[Path], object]) -> Non
         changed = bytearray(whole)
         changed[byte] ^= 1 << int(byte) % 8
         (folder / name).write_bytes(changed)
-        assert _why(folder, read) == (
-            f"cannot read {folder / name}",
-            "its SHA-256 is not the one in manifest.json: it was changed",
-        )
+        with pytest.raises(ArtefactError, match=r"SHA-256 is not the one in manifest\.json"):
+            read(folder)
     (folder / name).write_bytes(whole)
     read(folder)
 
@@ -59,31 +52,34 @@ def test_one_bit_of_the_manifest(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    "change",
     [
-        (lambda m: m["files"].pop("model.json"), "manifest.json does not list it"),
-        (lambda m: m["files"].pop("tokenizer/vocab.txt"), "manifest.json does not list it"),
-        (lambda m: m["files"].update({"../x": m["files"]["model.json"]}),
-         "'../x' is no name of a file in the folder"),
-        (lambda m: m["files"].update({"/etc/passwd": m["files"]["model.json"]}),
-         "'/etc/passwd' is no name of a file in the folder"),
-        (lambda m: m["files"].update({"a": m["files"]["model.json"]}),
-         "it is missing, and manifest.json lists it"),
-        (lambda m: m["files"].update({"a" * 999: m["files"]["model.json"]}), "File name too long"),
-        (lambda m: m.update(files=[]), "files; it is []; an object is needed"),
-        (lambda m: m.update(version=True), "version; it is true; 1 is needed"),
-        (lambda m: m["files"]["model.json"].update(bytes=-1),
-         f"files.model.json.bytes; it is -1; an integer from 0 to {2**34} is needed"),
+        lambda m: m["files"].pop("model.json"),
+        lambda m: m["files"].pop("tokenizer/vocab.txt"),
+        lambda m: m["files"].update({"../x": m["files"]["model.json"]}),
+        lambda m: m["files"].update({"/etc/passwd": m["files"]["model.json"]}),
+        lambda m: m["files"].update({"a": m["files"]["model.json"]}),
+        lambda m: m["files"].update({"a" * 999: m["files"]["model.json"]}),
+        lambda m: m.update(files=[]),
+        lambda m: m.update(version=True),
+        lambda m: m["files"]["model.json"].update(bytes=-1),
     ],
-)  # fmt: skip
-def test_manifests_that_lie(folder: Path, change: Callable[[dict], object], why: str) -> None:
+    ids=[
+        *("unlisted", "unlisted tokenizer", "above", "elsewhere", "missing", "long name"),
+        *("list", "version", "size"),
+    ],
+)
+def test_manifests_that_lie(
+    messages: Messages, folder: Path, change: Callable[[dict], object]
+) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     change(manifest)
     (folder / MANIFEST).write_text(json.dumps(manifest))
-    assert _why(folder)[1] == why
+    with messages.raises(ArtefactError):
+        QuantizedModel.load(folder)
 
 
-def test_links_out_of_the_folder(folder: Path, tmp_path: Path) -> None:
+def test_links_out_of_the_folder(messages: Messages, folder: Path, tmp_path: Path) -> None:
     """What lies there would become a part of every library that is compiled."""
     secret = tmp_path / "secret"
     secret.write_text("mine")
@@ -91,13 +87,12 @@ def test_links_out_of_the_folder(folder: Path, tmp_path: Path) -> None:
     link.unlink()
     link.symlink_to(secret)
     write_manifest(folder)
-    assert _why(folder) == (
-        f"cannot read {link}",
-        "it is no file of its own, but a link or a device",
-    )
+    with messages.raises(ArtefactError):
+        QuantizedModel.load(folder)
     link.unlink()
     os.mkfifo(link)
-    assert _why(folder)[1] == "it is no file of its own, but a link or a device"
+    with messages.raises(ArtefactError):
+        QuantizedModel.load(folder)
     link.unlink()
     (folder / "tokenizer").rmdir()
     outside = tmp_path / "outside"
@@ -106,11 +101,14 @@ def test_links_out_of_the_folder(folder: Path, tmp_path: Path) -> None:
     (folder / "tokenizer").symlink_to(outside)
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest))
-    assert _why(folder)[1] == "it is no file of its own, but a link or a device"
+    with messages.raises(ArtefactError):
+        QuantizedModel.load(folder)
 
 
-def test_other_files_beside_the_tokenizer(folder: Path) -> None:
+def test_other_files_beside_the_tokenizer(messages: Messages, folder: Path) -> None:
     (folder / "tokenizer" / "id_rsa").write_text("mine")
-    assert _why(folder)[1] == "manifest.json does not list it"
+    with messages.raises(ArtefactError):
+        QuantizedModel.load(folder)
     write_manifest(folder)
-    assert _why(folder)[1].startswith("a tokenizer has these files: tokenizer.json, ")
+    with messages.raises(ArtefactError):
+        QuantizedModel.load(folder)
