@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import tvm
@@ -30,19 +30,21 @@ from .values import Known, Refused, Traced, Untranslatable, constant
 if TYPE_CHECKING:
     import onnx
 
-Result = Any
-"""What a translation returns: Traced or Known, or a list of them (None for unused results)."""
+Result: TypeAlias = Known | Traced | Sequence[Known | Traced | None]
+"""What a translation returns: one value, or several (None for unused results)."""
 
 Operator: TypeAlias = "Callable[[Translator, Node], Result]"
+
+_Operator = TypeVar("_Operator", bound=Operator)
 
 OPERATORS: dict[tuple[str, str], Operator] = {}
 """Translations by domain and operator; `operators` has them all."""
 
 
-def operator(*names: str, domain: str = "") -> Callable[[Operator], Operator]:
+def operator(*names: str, domain: str = "") -> Callable[[_Operator], _Operator]:
     """Register the translation of some operators."""
 
-    def register(function: Operator) -> Operator:
+    def register(function: _Operator) -> _Operator:
         for name in names:
             OPERATORS[domain, name] = function
         return function
@@ -353,7 +355,7 @@ class Translator:
         except (RuntimeError, ValueError, IndexError) as error:
             line = error_lines(error)[-1]
             raise Untranslatable(f"it does not fit its operands: {line}") from error
-        return result if isinstance(result, list) else [result]
+        return [result] if isinstance(result, Known | Traced) else result
 
     def _fold(
         self, proto: onnx.NodeProto, operands: Sequence[Known | Traced | None]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 from tvm import relax
 from tvm.relax import op
 
 from ....common.types import Array
-from ..translator import Node, Translator, operator
+from ..translator import Node, Result, Translator, operator
 from ..values import Known, Traced, Untranslatable, constant
 
 _FAR = 2**62
@@ -19,7 +18,7 @@ _WRAP = "wrap"
 
 
 @operator("Identity", "Dropout")
-def _identity(_t: Translator, node: Node) -> Any:
+def _identity(_t: Translator, node: Node) -> Result:
     value = node.operand(0)
     if isinstance(value, Known) and value.name and node.proto.output:
         # Exporters store equal parameters once and give the others their names this way.
@@ -124,7 +123,7 @@ def _tile(t: Translator, node: Node) -> Traced:
 
 
 @operator("Concat")
-def _concat(t: Translator, node: Node) -> Any:
+def _concat(t: Translator, node: Node) -> Result:
     operands = node.tensors(len(node.operands))
     if len(operands) == 1:
         return [operands[0]]
@@ -168,7 +167,7 @@ def split(t: Translator, x: Traced, sizes: list[int], axis: int) -> list[Traced]
 
 
 @operator("Slice")
-def _slice(t: Translator, node: Node) -> Any:
+def _slice(t: Translator, node: Node) -> Result:
     starts, ends = node.constant(1, "starts"), node.constant(2, "ends")
     if starts is None or ends is None:
         raise Untranslatable("it has no starts or no ends")
@@ -199,7 +198,7 @@ def _slice(t: Translator, node: Node) -> Any:
     return t.emit(op.strided_slice(value.var, used, begins, stops, strides), value)
 
 
-def _known_slice(t: Translator, node: Node, value: Known, index: list[slice]) -> Any:
+def _known_slice(t: Translator, node: Node, value: Known, index: list[slice]) -> Result:
     """Cut a constant. Rows of a table up to the probe's length are positions, and look-ups."""
     array = value.array[tuple(index)]
     rows = [
