@@ -102,7 +102,6 @@ def compile_bare(
         lowered=tvm.IRModule(
             {kernels[name].symbol: kernel.function for name, kernel in lowered.items()}
         ),
-        report=_report(interface, placed, kernels, weight_bytes),
     )
 
 
@@ -200,23 +199,3 @@ def _functions(
         )
         for shape, graph in zip(interface.functions, placed, strict=True)
     )
-
-
-def _report(
-    interface: Interface,
-    placed: Sequence[PlacedGraph],
-    kernels: Mapping[str, BareKernel],
-    weight_bytes: int,
-) -> dict[str, object]:
-    from .objects import code_bytes
-
-    return {
-        "arena_bytes": {
-            shape.name: graph.arena.nbytes
-            for shape, graph in zip(interface.functions, placed, strict=True)
-        },
-        "largest_workspace_bytes": max(k.workspace_bytes for k in kernels.values()),
-        "kernels": len(kernels),
-        "kernel_code_bytes": sum(code_bytes(k.object_file) for k in kernels.values()),
-        "weight_bytes": weight_bytes,
-    }

@@ -12,6 +12,7 @@ import tvm
 from ..weights import Weight
 from .c_text import c_type
 from .interface import Interface
+from .objects import code_bytes
 
 
 @dataclass(frozen=True)
@@ -175,9 +176,6 @@ class BareModel:
         Text of ``ibert_model.h``.
     driver_c
         Text of the C source that includes it: portable C99, without libc.
-    report
-        Sizes for people: ``arena_bytes`` by function, ``largest_workspace_bytes``, ``kernels``,
-        ``kernel_code_bytes``, ``weight_bytes``.
     lowered
         The kernels as TIR with their final signature: what `c_source.kernels_source` writes.
     """
@@ -194,13 +192,23 @@ class BareModel:
     support_sources: tuple[Path, ...]
     header: str
     driver_c: str
-    report: Mapping[str, object]
     lowered: tvm.IRModule = field(repr=False)
 
     @property
     def objects(self) -> dict[str, bytes]:
         """Object file of each kernel, by symbol."""
         return {kernel.symbol: kernel.object_file for kernel in self.kernels}
+
+    @property
+    def report(self) -> dict[str, object]:
+        """Sizes for people, in bytes but for the number of kernels; of arenas by function."""
+        return {
+            "arena_bytes": {function.name: function.arena_bytes for function in self.functions},
+            "largest_workspace_bytes": max(kernel.workspace_bytes for kernel in self.kernels),
+            "kernels": len(self.kernels),
+            "kernel_code_bytes": sum(code_bytes(kernel.object_file) for kernel in self.kernels),
+            "weight_bytes": self.weight_bytes,
+        }
 
     @property
     def arena_bytes(self) -> dict[tuple[int, int], int]:
