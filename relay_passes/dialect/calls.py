@@ -135,6 +135,11 @@ def builder(record: type[Record]) -> Callable[..., relax.Call]:
     return build
 
 
+def bindings(function: relax.Function) -> list[relax.VarBinding]:
+    """All bindings of a function, in order."""
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
 def with_attributes(call: relax.Call, **changes: int | str) -> relax.Call:
     """Return the same call with other attributes."""
     attrs = {**dict(call.attrs.items()), **changes}

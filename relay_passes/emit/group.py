@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax, s_tir, te, tirx
 from tvm.script import from_source
 
-from ..dialect.calls import operands_of, own_type
+from ..dialect.calls import bindings, operands_of, own_type
 from ..integer.operator import Serial
 from ..integer.relax_ops import (
     calls,
@@ -39,7 +39,7 @@ def storage_shape(shape: tuple[int, ...], split: int = 1) -> tuple[int, ...]:
 
 def split_of(function: relax.Function) -> int:
     """Rows that a fused function makes of the channels of one token."""
-    calls = [binding.value for block in function.body.blocks for binding in block.bindings]
+    calls = [binding.value for binding in bindings(function)]
     return max((rows_per_token(call) for call in calls), default=1)
 
 
@@ -92,7 +92,7 @@ class GroupEmitter:
             of ``integer.slot_starts``, then its results.
         """
         domain = KernelDomain(self.layout, self.batch, str(function.attrs["ibert.layer"]))
-        first = function.body.blocks[0].bindings[0].value
+        first = bindings(function)[0].value
         if calls(first, Serial):
             return self._marked(self._serial(first), function, domain)
         weights = packed_operands(function)
@@ -104,22 +104,21 @@ class GroupEmitter:
             for var in function.params
         }
         products = _products_read_by_runs(function)
-        for block in function.body.blocks:
-            for binding in block.bindings:
-                if binding.var in products:
+        for binding in bindings(function):
+            if binding.var in products:
+                continue
+            if is_integer_op(binding.value):
+                operands = operands_of(binding.value)
+                of_run = products.get(operands.get("x"))
+                if of_run is not None:
+                    operator = operator_of(binding.value)
+                    stages[binding.var] = _run_of_product(domain, of_run, operator, stages)
                     continue
-                if is_integer_op(binding.value):
-                    operands = operands_of(binding.value)
-                    of_run = products.get(operands.get("x"))
-                    if of_run is not None:
-                        operator = operator_of(binding.value)
-                        stages[binding.var] = _run_of_product(domain, of_run, operator, stages)
-                        continue
-                    stages[binding.var] = operator_of(binding.value).body(
-                        domain, **{name: stages[var] for name, var in operands.items()}
-                    )
-                elif isinstance(binding.value, relax.Var):
-                    stages[binding.var] = stages[binding.value]
+                stages[binding.var] = operator_of(binding.value).body(
+                    domain, **{name: stages[var] for name, var in operands.items()}
+                )
+            elif isinstance(binding.value, relax.Var):
+                stages[binding.var] = stages[binding.value]
         body = function.body.body
         results = list(body.fields) if isinstance(body, relax.Tuple) else [body]
         arguments = [stages[var].tensor for var in function.params]
@@ -174,7 +173,7 @@ class GroupEmitter:
 
 def _products_read_by_runs(function: relax.Function) -> dict[relax.Var, relax.Call]:
     """Matrix products of a fused function of whose sums runs of channels are read."""
-    inner = [binding for block in function.body.blocks for binding in block.bindings]
+    inner = bindings(function)
     views = [b.value for b in inner if traits_of(b.value).view]
     read = [operands_of(view)["x"] for view in views]
     return {binding.var: binding.value for binding in inner if binding.var in read}
@@ -233,13 +232,12 @@ def _merge_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def packed_operands(function: relax.Function) -> set[relax.Var]:
     """Parameters that a fused function reads in the order of the dot-product instruction."""
     found = set()
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            if is_integer_op(binding.value):
-                operands = operands_of(binding.value)
-                found |= {
-                    operands[operand.name]
-                    for operand in operator_of(binding.value).OPERANDS
-                    if operand.packed
-                }
+    for binding in bindings(function):
+        if is_integer_op(binding.value):
+            operands = operands_of(binding.value)
+            found |= {
+                operands[operand.name]
+                for operand in operator_of(binding.value).OPERANDS
+                if operand.packed
+            }
     return found

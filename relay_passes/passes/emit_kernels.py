@@ -69,20 +69,17 @@ class _Emission:
         for index, var in enumerate(function.params):
             new[var] = var if index < inputs else self._stored(var)
         builder = self.builder
-        logical: dict[Any, relax.TensorType] = {}
         with builder.function(
             name, [new[var] for var in function.params], attrs=dict(function.attrs.items())
         ):
             with builder.dataflow():
                 for var in function.params[:inputs]:
                     new[var] = self._enter(var)
-                for block in function.body.blocks:
-                    for binding in block.bindings:
-                        rows = starts if packed and self._on_packed_rows(binding) else None
-                        new[binding.var] = self._binding(binding, new, emitter, rows)
-                        logical[binding.var] = binding.var.ty
-                        if self._makes_starts(binding):
-                            starts = new[binding.var]
+                for binding in bindings(function):
+                    rows = starts if packed and self._on_packed_rows(binding) else None
+                    new[binding.var] = self._binding(binding, new, emitter, rows)
+                    if self._makes_starts(binding):
+                        starts = new[binding.var]
                 body = function.body.body
                 leaving = new[body]
                 fields = leaving.fields if isinstance(leaving, relax.Tuple) else [leaving]

@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..dialect.calls import bindings
 from ..errors import LoweringError
 
 
@@ -50,11 +51,6 @@ def relax_functions(module: tvm.IRModule) -> dict[str, relax.Function]:
 def is_primitive(function: relax.Function) -> bool:
     """Tell whether a Relax function is the body of one fused kernel."""
     return function.attrs is not None and "Primitive" in function.attrs
-
-
-def bindings(function: relax.Function) -> list[relax.VarBinding]:
-    """All bindings of a function, in order."""
-    return [binding for block in function.body.blocks for binding in block.bindings]
 
 
 def variables(expr: relax.Expr) -> list[relax.Var]:
