@@ -195,6 +195,25 @@ class Tokenizer:
         """Number of tokens, added ones included."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    def check_ids(self, vocab_size: int) -> None:
+        """Refuse a tokenizer that has an id without a row in the model's table of so many rows.
+
+        Raises
+        ------
+        ModelError
+            Names the token with the largest id.
+        """
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        token = max(vocabulary, key=lambda name: vocabulary[name], default=None)
+        if token is not None and vocabulary[token] >= vocab_size:
+            raise ModelError(
+                "the tokenizer does not belong to the model",
+                why=f"its token {token!r} has the id {vocabulary[token]}, and the model's table "
+                f"has {vocab_size} rows",
+                todo="give the model's own tokenizer, or enlarge the table as "
+                "`resize_token_embeddings` of transformers does",
+            )
+
     def fast_copy(self) -> Any:
         """A copy as a `tokenizers.Tokenizer`, for packages that want one; it truncates nothing."""
         from tokenizers import Tokenizer as FastTokenizer

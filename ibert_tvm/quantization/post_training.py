@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..common.strict_json import JsonDict, JsonObject
 from ..model.artefact import QuantizedModel
+from ..model.tokenization import Tokenizer
 from ..texts import packaged_texts
 from .batches import Calibration
 from .fidelity import PLAIN_FIDELITY, options_of
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
     from ..frontend import CanonicalModel
-    from ..model.tokenization import Tokenizer
 
 
 def quantize(
@@ -123,6 +123,8 @@ def assemble(
     from ibert_tvm.relay_passes.integer.relax_ops import read_program
     from ibert_tvm.relay_passes.lower import lower_to_integer
 
+    if model.tokenizer:
+        Tokenizer(model.tokenizer).check_ids(model.info.vocab_size)
     lowered = lower_to_integer(model.module, model.parameters, table)
     # Compilation proves this again; a model that cannot be compiled is better refused here.
     program = read_program(lowered.module)

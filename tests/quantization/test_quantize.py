@@ -15,6 +15,7 @@ from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 from tests.examples import examples
 from tests.quantization.models import ARCHITECTURES, outputs, random_batches, random_model
 
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # Error of the outputs, relative to their norm, on inputs that were not calibrated on. These
 # models amplify errors more than trained ones: their weights are noise.
 TOLERANCE = {"accurate": 0.08, "paper": 0.15}
@@ -147,6 +148,18 @@ def test_mixed_calibration_data_is_refused(messages):
 
 def test_texts_without_a_tokenizer_are_refused(messages):
     messages.check(refused(UsageError, random_model("bert"), ["a text"]))
+
+
+def test_a_tokenizer_with_ids_beyond_the_table_is_refused(messages):
+    """A text with such a token would fail, and its whole batch with it."""
+    model = random_model("bert")
+    words = [f"w{number}" for number in range(model.info.vocab_size)]
+    fitting = {"vocab.txt": "\n".join([*words[:-5], *SPECIAL]).encode()}
+    files = {"vocab.txt": "\n".join([*words, *SPECIAL]).encode()}
+    batches = random_batches(model, 1)
+    assert quantize(replace(model, tokenizer=fitting), batches).tokenizer == fitting
+    with messages.raises(ModelError):
+        quantize(replace(model, tokenizer=files), batches)
 
 
 def test_an_unknown_preset_is_refused_before_anything_runs(messages):
