@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from ..common.errors import LibraryError, TargetError, UsageError
+from ..common.errors import IbertError, LibraryError, TargetError, UsageError
 from ..common.strict_json import JsonDict
 from .options import AtLeastOne, Board, ImportOptions, MaybeOne, parse_sizes
 
@@ -189,7 +189,7 @@ def collect(jobs: Sequence[Job], source: ImportOptions) -> list[JsonDict]:
     return [_collect(job, load) for job in jobs]
 
 
-class _Missing(Exception):
+class _Missing(IbertError):
     """A document that there is not, and why."""
 
 
