@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -91,7 +92,7 @@ def sections(documented: object) -> dict[str, list[str]]:
 
 def examples(command: Callable[..., CommandResult]) -> list[str]:
     """Return the command lines that a docstring shows."""
-    return [line for line in sections(command)["Examples"] if line.startswith("ibert ")]
+    return [line for line in sections(command).get("Examples", ()) if line.startswith("ibert ")]
 
 
 def _texts(documented: object) -> dict[str, str]:
@@ -184,7 +185,8 @@ def _option(
             flags = [choice.flag] if choice.flag else []
     if isinstance(info, OptionInfo) and info.default is ...:
         info.param_decls = flags
-    info.help = info.help or texts[name]
+    if sys.flags.optimize < 2:  # else there are no docstrings, and no help
+        info.help = info.help or texts[name]
     info.rich_help_panel = info.rich_help_panel or panel or None
     annotation = Annotated[kind, info]
     return inspect.Parameter(

@@ -39,11 +39,13 @@ def test_import_loads_no_heavy_package(module: str) -> None:
     assert _python("-c", _MODULES.format(module=module)).stdout == "[]\n"
 
 
-def test_help_loads_no_heavy_package() -> None:
-    """That is what it takes to start at once; `benchmarks.start_up` measures it."""
-    script = "from ibert_tvm.cli import main; main(['--help'])\n"
-    done = _python("-c", script + _MODULES.format(module="ibert_tvm"))
+@pytest.mark.parametrize("flags", [(), ("-OO",)], ids=str)
+def test_help_loads_no_heavy_package(flags: tuple[str, ...]) -> None:
+    """That is what it takes to start at once; without docstrings there is less help."""
+    script = "from ibert_tvm.cli import main; main(['--help']); main(['run', '--help'])\n"
+    done = _python(*flags, "-c", script + _MODULES.format(module="ibert_tvm"))
     assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stdout.count("--integers") == 1
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, "0"), ("7", "7")])
