@@ -42,6 +42,7 @@ def layout(folder: Path, kind: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("kind", ["subfolder", "roberta", "tokenizer", "both"])
 def test_texts_are_cut_where_the_source_cuts_them(tmp_path: Path, kind: str) -> None:

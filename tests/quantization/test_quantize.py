@@ -60,6 +60,7 @@ def test_progress_ends_at_its_total(quantized):
     assert calls == [(step, total) for step in range(1, total + 1)]
 
 
+@pytest.mark.representatives(1)
 def test_the_record_says_what_was_done(quantized, preset):
     model, result, _ = quantized
     document = result.quantization

@@ -89,6 +89,7 @@ def test_packed_sequences_end_with_their_last_key() -> None:
     assert ["".join(map(str, tile)) for tile in blocks[1]] == ["1110", "1110", "1110"]
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("name", "size"),

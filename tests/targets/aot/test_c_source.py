@@ -46,6 +46,7 @@ def library(in_c: BareModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model.so"
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_c_gives_the_same_bits(
@@ -57,6 +58,7 @@ def test_c_gives_the_same_bits(
         assert_equal(caller.run(inputs), expected(quantized, inputs))
 
 
+@pytest.mark.slow
 def test_the_sources_call_nothing_and_know_no_floats(in_c: BareModel) -> None:
     text = kernels_source(in_c)
     code = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
@@ -82,6 +84,7 @@ def test_the_portable_form_of_a_target_has_no_instructions() -> None:
     assert target.name == "cortex-m4" and target.toolchain is not None
 
 
+@pytest.mark.slow
 def test_results_come_last(in_c: BareModel) -> None:
     """Every array that a kernel writes comes last, and is not constant."""
     text = kernels_source(in_c)
