@@ -99,7 +99,7 @@ def test_inspect_as_json(ibert: Callable[..., Outcome], library: Path) -> None:
     assert document["bytes"] == library.stat().st_size
     assert document["functions"][0] == {"name": "main_b1_s8", "batch": 1, "seq_len": 8}
     assert document["info"]["vocab_size"] == len(VOCABULARY)
-    assert document["tokenizer"] == ["tokenizer.json", "tokenizer_config.json"]
+    assert document["tokenizer"] == ["vocab.txt"]
 
 
 @pytest.mark.parametrize(
