@@ -43,9 +43,9 @@ class Latency:
 
     Attributes
     ----------
-    batch, seq_len, threads : int
+    batch, seq_len, threads
         What was measured.
-    float_ms, integer_ms : float
+    float_ms, integer_ms
         Milliseconds.
     """
 
@@ -67,23 +67,23 @@ class DemoResult:
 
     Attributes
     ----------
-    model : str
+    model
         Folder of the source model.
-    sentences : tuple of str
+    sentences
         The sentences of the table.
-    float_similarities, integer_similarities : numpy.ndarray
+    float_similarities, integer_similarities
         Cosines of all pairs of sentences, [sentences, sentences].
-    bit_exact : bool
+    bit_exact
         Whether the library gave the integers of the NumPy reference for all sentences.
     integer_only : dict
         What the integer-only check looked at and found.
-    latencies : tuple of Latency
+    latencies
         One per shape and number of threads.
-    bytes : dict of str to int
+    bytes
         Sizes of the float weights, the artefact, the library and the weights in it.
-    fidelity : Fidelity
+    fidelity
         On texts that calibration has not seen.
-    seconds : dict of str to float
+    seconds
         Duration of every step.
     """
 
@@ -141,12 +141,8 @@ def run_demo(folder: Path, step: Callable[[str, str], None]) -> DemoResult:
     ----------
     folder : pathlib.Path
         Existing folder for the artefacts `minilm.ibert` and `minilm.so`.
-    step : callable
+    step
         Called with the name and the description of each step as it begins.
-
-    Returns
-    -------
-    DemoResult
 
     Raises
     ------

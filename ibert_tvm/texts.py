@@ -16,7 +16,7 @@ def data_file(name: str) -> Path:
 
     Parameters
     ----------
-    name : str
+    name
         `calibration.txt`, `heldout.txt` or `demo_sentences.txt`.
 
     Returns
@@ -37,11 +37,11 @@ def read_texts(option: str, path: Path, limit: int | None = None) -> list[str]:
 
     Parameters
     ----------
-    option : str
+    option
         Name of the option, for the errors.
     path : pathlib.Path
         A UTF-8 text file.
-    limit : int, optional
+    limit
         Use only the first ones.
 
     Returns

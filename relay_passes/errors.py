@@ -15,7 +15,7 @@ class CompilerError(IbertError):
 
         Parameters
         ----------
-        where : str
+        where
             The layer or operator, known to the caller but not to the code that failed.
 
         Returns

@@ -20,7 +20,7 @@ def safe_name(name: str) -> str:
 
     Parameters
     ----------
-    name : str
+    name
         As the source has it.
 
     Returns

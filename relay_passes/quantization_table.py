@@ -87,9 +87,9 @@ def sum_of_columns(values: AnyArray, channels: AnyArray) -> AnyArray:
 
     Parameters
     ----------
-    values : numpy.ndarray
+    values
         [..., K].
-    channels : numpy.ndarray
+    channels
         The channel of each column, integers (K,).
 
     Returns
@@ -162,25 +162,25 @@ class ActivationQuant:
 
     Parameters
     ----------
-    scale : float
+    scale
         Real size of one integer step (before ``channel_divisor``).
-    low, high : int
+    low, high
         Smallest and largest integer used; values beyond are clamped.
-    zero_point : int
+    zero_point
         The integer that stands for the real 0; inside ``[low, high]``.
-    channel_divisor : numpy.ndarray, optional
+    channel_divisor
         float64 of shape (C,), for the last axis. The real value of channel c is divided by it
         before quantisation (smoothing); whatever reads the integers multiplies by it again.
-    splits : numpy.ndarray, optional
+    splits
         int64 of shape (C,): how many columns a channel has, 1 to `MOST_COLUMNS`. The first columns
         of all channels come first, in order, then the others.
-    by_row : bool
+    by_row
         Whether the integers, of 16 bits and without zero point or splits, are brought to 8 bits by
         the largest magnitude of their row.
-    channel_zero_point : numpy.ndarray, optional
+    channel_zero_point
         int64 of shape (C,), for a matrix operand: added to `zero_point`, so that each channel's
         range lies around its own centre. The real 0 may then lie outside of the integers.
-    phase : numpy.ndarray, optional
+    phase
         float64 of shape (C,), for a matrix operand: the fraction of a step, -1/2 to 1/2, that zero
         points leave out. A value of which the steps and this add up to an integer is not rounded.
 
@@ -344,9 +344,9 @@ class WeightQuant:
 
     Parameters
     ----------
-    values : numpy.ndarray
+    values
         int8 or int16 [N, K].
-    scale : numpy.ndarray
+    scale
         float64 [N]: ``weight[n, k] = values[n, k] * scale[n]``.
 
     Raises
@@ -387,32 +387,32 @@ class QuantizationTable:
 
     Parameters
     ----------
-    preset : str
+    preset
         ``"accurate"``, ``"paper"`` or ``"released"``: which forms of the non-linear functions
         lowering emits.
-    matmul : mapping of str to ActivationQuant
+    matmul
         By canonical name: the form of a value that a matrix product reads, of 8 bits. What
         attention averages may have `WIDE_RANGE` instead, what matrices of weights multiply up to
         `OPERAND_LIMIT` on either side.
-    stream : mapping of str to ActivationQuant
+    stream
         By canonical name: the wide symmetric form of a value that additions, LayerNorm, GELU or
         the caller (an output) read. No zero point and no channel divisor.
-    weights : mapping of str to WeightQuant
+    weights
         By the canonical name of the *linear op* whose matrix it is, not of the matrix: when two
         layers share a matrix but not its input, smoothing gives each its own integers.
-    embeddings : mapping of str to WeightQuant
+    embeddings
         By the canonical name of the embedding op.
-    grids : mapping of str to ActivationQuant
+    grids
         By canonical name, where a model that came quantised rounds a value before anything reads
         it: every form of the value is made from these integers. No zero point and no channel
         divisor: the integers of an asymmetric grid are counted from its zero point.
-    norm_shifts : mapping of str to int
+    norm_shifts
         By the canonical name of a layer norm, preset ``released`` only: bits by which deviations
         are shifted before they are squared. 0 where the name is missing.
-    centred : bool
+    centred
         Whether biases make up for what requantisation in 16 bits adds in the mean to what linear
         layers read.
-    offsets : mapping of str to numpy.ndarray
+    offsets
         By the canonical name of a linear layer, float64 (N,): what its bias takes off its results,
         so that they lie around 0. Their reader makes up for it (`Form.offset`).
 

@@ -101,10 +101,6 @@ def schedule_module(
     tuned
         Gives the decisions that tuning found.
 
-    Returns
-    -------
-    tvm.IRModule
-
     Raises
     ------
     ScheduleError

@@ -155,10 +155,6 @@ class StageGraph:
         ----------
         leaves
             Buffers (of stages or parameters) that are read in another way than by a load.
-
-        Returns
-        -------
-        Evaluation
         """
         return Evaluation(self, dict(leaves or {}))
 

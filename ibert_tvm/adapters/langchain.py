@@ -21,7 +21,7 @@ class IbertEmbeddings(Embeddings):
     ----------
     model : path or Encoder
         What `Encoder` takes, or one.
-    encode_options : mapping, optional
+    encode_options
         Arguments of `Encoder.encode`, for example ``{"normalize_embeddings": True}``.
     **options
         More arguments of `Encoder`, for a path.

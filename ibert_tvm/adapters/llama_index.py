@@ -23,9 +23,9 @@ class IbertEmbedding(BaseEmbedding):
     ----------
     model : path or Encoder
         What `Encoder` takes, or one.
-    encode_options : mapping, optional
+    encode_options
         Arguments of `Encoder.encode`, for example ``{"normalize_embeddings": True}``.
-    encoder_options : mapping, optional
+    encoder_options
         More arguments of `Encoder`, for a path.
     **fields
         Fields of `BaseEmbedding`, for example ``embed_batch_size``.

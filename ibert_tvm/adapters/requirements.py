@@ -10,9 +10,9 @@ def require_package(package: str, adapter: str) -> None:
 
     Parameters
     ----------
-    package : str
+    package
         As it is imported.
-    adapter : str
+    adapter
         Name of the adapter's module.
 
     Raises

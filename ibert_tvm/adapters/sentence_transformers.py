@@ -74,7 +74,7 @@ class IbertModule(InputModule):
         ----------
         inputs : sequence of str or of (str, str)
             The texts.
-        prompt : str, optional
+        prompt
             What is put before every text.
 
         Returns
@@ -97,7 +97,7 @@ class IbertModule(InputModule):
 
         Parameters
         ----------
-        features : dict
+        features
             What `preprocess` gave.
 
         Returns

@@ -28,11 +28,11 @@ class IbertModel(torch.nn.Module):
 
     Parameters
     ----------
-    encoder : Encoder
+    encoder
         What runs.
-    output : str
+    output
         Name of the output that the pipeline reads.
-    result : str
+    result
         What transformers calls it.
     """
 
@@ -58,7 +58,7 @@ class IbertModel(torch.nn.Module):
 
         Parameters
         ----------
-        input_ids, attention_mask, token_type_ids : torch.Tensor
+        input_ids, attention_mask, token_type_ids
             int [texts, tokens]; what the model does not take is left out.
 
         Returns
@@ -114,7 +114,7 @@ def pipeline(task: str, model: str | os.PathLike[str] | Encoder, **options: Any)
 
     Parameters
     ----------
-    task : str
+    task
         ``feature-extraction``, ``text-classification`` (``sentiment-analysis``) or
         ``token-classification`` (``ner``).
     model : path or Encoder

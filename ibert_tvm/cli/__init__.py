@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Parameters
     ----------
-    arguments : sequence of str, optional
+    arguments
         The arguments after the program's name; by default those of the process.
 
     Returns

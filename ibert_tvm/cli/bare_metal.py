@@ -108,10 +108,6 @@ def inspect_package(path: Path) -> CommandResult:
     path : pathlib.Path
         The path.
 
-    Returns
-    -------
-    CommandResult
-
     Raises
     ------
     LibraryError

@@ -108,7 +108,7 @@ def compare(
     ----------
     model, against : pathlib.Path
         As `command` takes them.
-    load : callable
+    load
         Gives the float model with a head of a name (`ibert_tvm.model.heads.HEADS`). It is not
         called before everything else is known to be fit, for it takes long.
     text, seq_len, limit, why, device

@@ -153,10 +153,6 @@ def _kernel_table(cuda: JsonObject) -> Table:
     ----------
     cuda : mapping
         As for `device_statements`.
-
-    Returns
-    -------
-    Table
     """
     rows: dict[str, list[JsonObject]] = {}
     for kernel in cuda["kernels"]:

@@ -204,7 +204,7 @@ def check_device(device: str | None, rpc: str | None) -> None:
 
     Parameters
     ----------
-    device, rpc : str or None
+    device, rpc
         What the options were given.
 
     Raises
@@ -230,14 +230,10 @@ def parse_pairs(option: str, text: str | None) -> dict[str, str]:
 
     Parameters
     ----------
-    option : str
+    option
         Name of the option, for the error.
-    text : str or None
+    text
         What it was given; None if it was not.
-
-    Returns
-    -------
-    dict of str to str
 
     Raises
     ------
@@ -262,9 +258,9 @@ def parse_sizes(option: str, text: str) -> list[int]:
 
     Parameters
     ----------
-    option : str
+    option
         Name of the option, for the error.
-    text : str
+    text
         Positive integers, separated by commas.
 
     Returns

@@ -23,11 +23,11 @@ class Estimate:
 
     Parameters
     ----------
-    shares : mapping of str to float
+    shares
         Share of every step, in their order; only their ratios matter.
-    limit : float, optional
+    limit
         Seconds after which the job ends in any case.
-    clock : callable
+    clock
         Seconds.
     """
 
@@ -125,11 +125,11 @@ def progress(
 
     Parameters
     ----------
-    shares : mapping of str to float or str
+    shares
         About what share of the time every step takes, in their order; the name of one step alone.
-    limit : float, optional
+    limit
         Seconds after which the job ends in any case.
-    text : str
+    text
         What to show at first; by default the first step's name.
 
     Yields

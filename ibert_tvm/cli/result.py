@@ -18,9 +18,9 @@ class CommandResult:
     ----------
     document : dict
         JSON-able; printed with `--json`, and nothing else is.
-    shown : sequence of str or Table
+    shown
         The same for people: lines, and tables.
-    exit_code : ExitCode
+    exit_code
         Not 0 when the command did its work and the answer is bad news.
     """
 

@@ -25,11 +25,11 @@ class Table:
 
     Attributes
     ----------
-    headers : sequence of str
+    headers
         Column titles; empty for none.
-    rows : sequence of sequence of str
+    rows
         Cells, taken literally: rich reads ``[batch, 384]`` in a plain string as markup.
-    whole : sequence of int
+    whole
         Columns whose cells are not folded, as long as others can be.
     """
 
@@ -42,7 +42,7 @@ class Table:
 
         Parameters
         ----------
-        columns : int
+        columns
             Width at most.
 
         Returns
@@ -84,15 +84,11 @@ def record_table(columns: Sequence[tuple[str, str, str]], records: Sequence[Json
 
     Parameters
     ----------
-    columns : sequence of tuple of str
+    columns
         Title, key, and format of the value, which is not folded if it has one; the format
         ``short`` gives a number in about four digits. "-" stands for None.
     records : sequence of mapping of str to anything
         One per row.
-
-    Returns
-    -------
-    Table
     """
     rows = [
         ["-" if record[key] is None else _cell(record[key], form) for _, key, form in columns]

@@ -40,13 +40,13 @@ class IbertError(Exception):
 
     Parameters
     ----------
-    what : str
+    what
         What failed, in one sentence.
-    where : str
+    where
         The file, layer, option or phase it concerns; empty if `what` says it.
-    why : str
+    why
         The cause; empty if `what` says it.
-    todo : str
+    todo
         What the user can do, with the allowed values where there is a list of them.
     """
 
@@ -125,13 +125,13 @@ class ErrorReport:
 
     Attributes
     ----------
-    kind : str
+    kind
         Name of the exception class.
-    exit_code : int
+    exit_code
         What the process ends with.
-    message : str
+    message
         The whole text.
-    what, where, why, todo : str
+    what, where, why, todo
         Its parts.
     """
 
@@ -153,7 +153,7 @@ def error_lines(error: BaseException) -> list[str]:
 
     Parameters
     ----------
-    error : BaseException
+    error
         What a library raised.
 
     Returns
@@ -184,7 +184,7 @@ def describe(error: BaseException) -> ErrorReport | None:
 
     Parameters
     ----------
-    error : BaseException
+    error
         Anything caught at the top of the command line. A machine without memory, space or open
         files is expected, whoever found out.
 

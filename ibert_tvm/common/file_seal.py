@@ -45,11 +45,11 @@ class Part:
 
     Attributes
     ----------
-    name : str
+    name
         What errors call it.
-    offset, bytes : int
+    offset, bytes
         Where it lies.
-    sha256 : str
+    sha256
         Of its content.
     """
 
@@ -93,7 +93,7 @@ def append_seal(file: Path, parts: Sequence[Part]) -> None:
     ----------
     file : pathlib.Path
         Without a seal.
-    parts : sequence of Part
+    parts
         One behind the other, from the first byte to the last.
 
     Raises

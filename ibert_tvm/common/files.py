@@ -144,7 +144,7 @@ def settled(path: Path, look: Callable[[Path], bool]) -> bool:
     ----------
     path : pathlib.Path
         The output.
-    look : callable
+    look
         Whether it is of a kind, false for what is not there.
 
     Returns
@@ -178,10 +178,10 @@ def write_folder(
     ----------
     path : path
         The folder to create.
-    replaceable : bool
+    replaceable
         Whether what is at `path` now may be replaced (the caller has looked at it, see `settled`).
         An empty folder always may.
-    kind : str
+    kind
         What would have been replaceable, for the error.
 
     Yields

@@ -64,7 +64,7 @@ def check_manifest(folder: Path, refuse: Callable[[Path, str], Exception]) -> tu
     ----------
     folder : pathlib.Path
         With a manifest.
-    refuse : callable
+    refuse
         Makes the error of a file from its path and what is wrong with it.
 
     Returns

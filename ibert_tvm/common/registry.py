@@ -22,7 +22,7 @@ class Registry(Generic[R]):
 
     Parameters
     ----------
-    what : str
+    what
         What a record is of, for errors.
 
     Attributes

@@ -60,12 +60,8 @@ def read_bytes(file: Path, max_bytes: int) -> bytes:
     ----------
     file : pathlib.Path
         What is no file, a pipe for example, is not waited for.
-    max_bytes : int
+    max_bytes
         How much may be in it.
-
-    Returns
-    -------
-    bytes
 
     Raises
     ------
@@ -97,9 +93,9 @@ def parse(text: str, max_depth: int) -> Any:
 
     Parameters
     ----------
-    text : str
+    text
         JSON.
-    max_depth : int
+    max_depth
         How deep arrays and objects may be nested.
 
     Returns

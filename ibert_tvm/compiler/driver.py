@@ -204,10 +204,6 @@ def compile(
         several models go into one program: words of small letters and digits, joined by ``_``. By
         default ``ibert``.
 
-    Returns
-    -------
-    CompiledModel
-
     Raises
     ------
     UsageError
@@ -322,10 +318,6 @@ def checked_prefix(prefix: str | None, runtime: str) -> str:
         What the caller gave.
     runtime
         ``"tvm"`` or ``"none"``.
-
-    Returns
-    -------
-    str
 
     Raises
     ------

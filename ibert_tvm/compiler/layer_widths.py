@@ -24,7 +24,7 @@ def wide_values(program: Program) -> list[JsonDict]:
 
     Parameters
     ----------
-    program : Program
+    program
         Of the integer dialect.
 
     Returns
@@ -58,7 +58,7 @@ def scalar_loops(module: tvm.IRModule, kernels: Iterable[Sequence[JsonObject]]) 
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         Scheduled.
     kernels : iterable of sequence of dict
         Of each function, as `ibert_tvm.compiler.kernel_table.kernel_table` gives them.

@@ -23,7 +23,7 @@ class Kinds:
 
     Parameters
     ----------
-    model : MixedModel
+    model
         The model.
     """
 

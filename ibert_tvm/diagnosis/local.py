@@ -18,16 +18,16 @@ class LocalErrors:
 
     Attributes
     ----------
-    signal, rounding, computing, clipped, entries : numpy.ndarray
+    signal, rounding, computing, clipped, entries
         By text: squares of the values, of the errors of rounding and of operators; entries beyond
         the range, and all.
-    total : float
+    total
         Squares of the difference to the float model.
-    reference : float
+    reference
         Squares of the float model's values.
-    channels : numpy.ndarray
+    channels
         Sum of the operators' errors by channel.
-    tokens : int
+    tokens
     """
 
     texts: int
@@ -60,14 +60,14 @@ class LocalErrors:
 
         Parameters
         ----------
-        text : int
+        text
             Its number.
-        place : Place
+        place
             The place.
-        source, rounded, result : numpy.ndarray
+        source, rounded, result
             What float arithmetic makes of the operands, that rounded, and what the integer
             operators make of them.
-        original : numpy.ndarray
+        original
             Of the float model.
         """
         error = result - rounded

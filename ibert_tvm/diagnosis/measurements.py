@@ -57,22 +57,18 @@ def diagnose(
 
     Parameters
     ----------
-    model : QuantizedModel
+    model
         The integer model.
-    reference : CanonicalModel
+    reference
         The float model that it was made from.
-    texts : sequence of str
+    texts
         At least one; a dozen says much the same as hundreds, which take hundreds of times as long.
-    seq_len : int
+    seq_len
         Truncate them to this many tokens.
-    tokenizer : Tokenizer, optional
+    tokenizer
         By default the model's own.
-    progress : callable, optional
+    progress
         Called with the runs done and the runs there are.
-
-    Returns
-    -------
-    Diagnosis
 
     Raises
     ------

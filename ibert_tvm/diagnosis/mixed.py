@@ -35,13 +35,13 @@ class Treatment:
 
     Attributes
     ----------
-    rounded : bool
+    rounded
         Whether numbers are rounded to the form, and clipped.
-    computed : bool
+    computed
         Whether errors of the integer operators (and of their integer weights) are added.
-    step, reach : float
+    step, reach
         A step, and a range, that are so many times as large as the form's.
-    offset : numpy.ndarray or None
+    offset
         Taken off, one number per channel.
     """
 
@@ -71,11 +71,11 @@ class State:
 
     Attributes
     ----------
-    values : dict
+    values
         Inputs, weights and what has no integers, by variable.
-    real : dict of (str, str) to numpy.ndarray
+    real
         By value and step of a place.
-    integers : dict of str to numpy.ndarray
+    integers
         By step, where numbers are integers of the form.
     """
 
@@ -89,9 +89,9 @@ class MixedModel:
 
     Parameters
     ----------
-    model : QuantizedModel
+    model
         The integer model.
-    reference : CanonicalModel
+    reference
         The float model that it was made from.
 
     Attributes
@@ -138,7 +138,7 @@ class MixedModel:
 
         Parameters
         ----------
-        inputs : mapping of str to numpy.ndarray
+        inputs
             Inputs of the model [batch, tokens].
         treat : callable
             Says what happens at a place.

@@ -33,29 +33,29 @@ class Place:
 
     Attributes
     ----------
-    value : str
+    value
         Canonical name.
-    form : str
+    form
         "native", "matmul", "stream", "term" or "grid".
-    step : Step
+    step
         The integer operator that yields the form.
-    segment : tuple of Step
+    segment
         What is computed for it from forms of values, in order; empty where the integers are those
         of another value at another scale.
-    inputs : tuple of str
+    inputs
         Steps that the segment reads, forms of this or of other values.
-    own : bool
+    own
         Whether it is made from another form of the same value.
-    scale : numpy.ndarray
+    scale
         float64, (1,) or one per channel.
-    zero_point : int or numpy.ndarray
+    zero_point
         The integer that stands for 0, or what would stand for it in each channel: no integer where
         numbers are taken off the value.
-    low, high : int
+    low, high
         Of the integers.
-    columns : numpy.ndarray or None
+    columns
         The channel of each column, where channels are split.
-    excess : numpy.ndarray
+    excess
         By how many steps integers are too large in the mean, (1,) or one per channel, where the
         reader's bias makes up for it: rounding is taken to add as much, and it is no part of what
         integers stand for.
@@ -137,7 +137,7 @@ def places_of(program: Program, values: JsonObject) -> dict[str, dict[str, Place
 
     Parameters
     ----------
-    program : Program
+    program
         The integer program.
     values : mapping of str to list of dict
         ``values`` of its `quantization.json`: by canonical name its forms.

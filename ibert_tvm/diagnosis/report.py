@@ -15,20 +15,20 @@ class Loss:
 
     Attributes
     ----------
-    what : str
+    what
         "rounding" (and clipping), "weights" or "embeddings" (in integers), "requantisation" (what
         its integers differ by from rounding), or "operator" (what an integer operator differs by
         from the float one on the same numbers).
-    where : str
+    where
         Operators of the float model: what yields the value, and what reads it.
-    places : int
+    places
         Of the model that are of this kind.
-    noise : float
+    noise
         Sum over the places of squared error over squared value.
-    alone, alone_max : float or None
+    alone, alone_max
         Mean and largest error of the float model with this alone; None where the noise is so small
         that it was not measured.
-    without : float or None
+    without
         Mean error of the integer model without this; None where it was not measured.
     """
 
@@ -47,19 +47,19 @@ class ValueLoss:
 
     Attributes
     ----------
-    value, form : str
+    value, form
         Canonical name; native, matmul, stream, term or grid.
-    rounding_snr, operator_snr : float or None
+    rounding_snr, operator_snr
         Signal over noise in dB, of rounding the value to this form, and of the integer operators
         that make it; None for no noise at all.
-    snr : float or None
+    snr
         Of the value in the integer model, with all the errors before it.
-    clipped : float
+    clipped
         Share of entries beyond the ends of the range.
-    constant : float
+    constant
         Share of the operators' squared error that is the same for every token, which averages
         out nowhere.
-    alone, without : float or None
+    alone, without
         Mean error of the float model with this place in integers alone, of the integer model
         without it; None where that was not measured.
     """
@@ -81,18 +81,18 @@ class WorstText:
 
     Attributes
     ----------
-    text : str
-    error : float
+    text
+    error
         Of the integer model.
-    what, where : str
+    what, where
         The kind of loss that is largest alone for this text.
-    alone : float
+    alone
         Its error alone.
-    value : str
+    value
         Of that kind, the value with the least signal over noise in this text.
-    clipped_value : str or None
+    clipped_value
         The value of which the largest share is clipped in this text, if one is.
-    clipped : float
+    clipped
         That share.
     """
 
@@ -112,9 +112,9 @@ class Suggestion:
 
     Attributes
     ----------
-    change : str
+    change
         What was changed, and how to have it.
-    error : float
+    error
         Mean error of the integer model with it.
     """
 
@@ -128,23 +128,23 @@ class Diagnosis:
 
     Attributes
     ----------
-    texts, tokens : int
+    texts, tokens
         What was measured on.
-    output : str
+    output
         The output that is compared; hidden states are mean-pooled.
-    error, error_max : float
+    error, error_max
         Mean and largest error of the integer model.
-    rounding, computing : float or None
+    rounding, computing
         Mean error of rounding and clipping alone, everywhere, and of integer weights and operators
         alone; what `error` is beyond their sum comes from both together.
-    losses : tuple of Loss
+    losses
         Largest alone first.
-    values : tuple of ValueLoss
+    values
         In the order of the model.
-    worst : tuple of WorstText
-    suggestions : tuple of Suggestion
+    worst
+    suggestions
         Smallest error first.
-    complete : bool
+    complete
         False where it was interrupted: what was not measured is None.
     """
 

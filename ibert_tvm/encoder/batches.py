@@ -23,11 +23,11 @@ class Part:
 
     Attributes
     ----------
-    rows : numpy.ndarray
+    rows
         Places of its texts among all texts, int64 [batch].
-    tokens : TokenizedBatch
+    tokens
         Its texts as tokens [batch, length].
-    outputs : dict of str to IntegerOutput
+    outputs
         Integers by output.
     """
 
@@ -51,15 +51,15 @@ def run_batches(
 
     Parameters
     ----------
-    library : Library
+    library
         What runs them.
-    tokenizer : Tokenizer
+    tokenizer
         Its tokenizer.
-    texts : sequence of str or of (str, str)
+    texts
         Any number.
-    batch_size : int
+    batch_size
         Texts of a batch.
-    max_length : int
+    max_length
         Tokens that a text is cut off at.
 
     Yields

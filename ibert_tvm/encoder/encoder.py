@@ -41,15 +41,15 @@ class Encoder:
         A library that `ibert compile` wrote. Or what one can be made of: a NAME.ibert folder, a
         model folder, an entry of the Hugging Face hub's cache, an ONNX file. The library is kept
         for the next time (`ibert_tvm.encoder.prepared`).
-    num_threads : int, optional
+    num_threads
         As `load_library` takes.
-    device : str, optional
+    device
         As `load_library` takes.
-    target : str
+    target
         What to compile for, where a library is made.
-    head : str, optional
+    head
         The head to import, where a model is; by default the one that its files ask for.
-    max_seq_length : int, optional
+    max_seq_length
         Longer texts are cut off at so many tokens. By default the longest compiled length; where a
         library is made, what a sentence-transformers folder says, at most 512.
 
@@ -57,7 +57,7 @@ class Encoder:
     ----------
     library : Library
         What runs.
-    max_seq_length : int
+    max_seq_length
         Tokens that texts are cut off at.
     prompts : dict of str to str
         Prompts of the model by name.
@@ -163,21 +163,21 @@ class Encoder:
 
         Parameters
         ----------
-        sentences : str or sequence of str
+        sentences
             A text, which gives one vector, or texts.
-        batch_size : int
+        batch_size
             Texts of a batch.
-        show_progress_bar : bool, optional
+        show_progress_bar
             Show one on stderr; by default where this package logs information.
-        normalize_embeddings : bool
+        normalize_embeddings
             Scale vectors to length 1.
-        prompt_name : str, optional
+        prompt_name
             Name in `prompts` of what is put before every text; by default `default_prompt_name`.
-        prompt : str, optional
+        prompt
             What is put before every text; then `prompt_name` is not looked at.
-        convert_to_tensor : bool
+        convert_to_tensor
             Give one torch tensor instead of an array.
-        convert_to_numpy : bool
+        convert_to_numpy
             Give one array; if neither this nor the above, a list of tensors.
         output_value : {"sentence_embedding", "token_embeddings", None}
             Vectors of texts; a list of tensors [tokens, channels], one per text; or for each text
@@ -242,13 +242,13 @@ class Encoder:
 
         Parameters
         ----------
-        query : str
+        query
             The query.
-        documents : sequence of str
+        documents
             Any number.
-        top_k : int, optional
+        top_k
             Give only the best.
-        batch_size : int
+        batch_size
             Pairs of a batch.
 
         Returns
@@ -287,11 +287,11 @@ class Encoder:
 
         Parameters
         ----------
-        texts : str or sequence of str or of (str, str)
+        texts
             A text, or any number of texts or pairs.
-        top_k : int or None
+        top_k
             1 gives the best class; None all, and another number so many, as a list.
-        batch_size : int
+        batch_size
             Texts of a batch.
         function : {"softmax", "sigmoid", "none"}, optional
             What makes scores of logits; by default what the model's ``problem_type`` says, else
@@ -332,11 +332,11 @@ class Encoder:
 
         Parameters
         ----------
-        texts : str or sequence of str
+        texts
             A text, or any number.
         aggregation_strategy : {"simple", "none"}
             Neighbouring tokens of one class as one entity, or every token by itself.
-        batch_size : int
+        batch_size
             Windows of a batch.
 
         Returns
@@ -376,11 +376,11 @@ class Encoder:
 
         Parameters
         ----------
-        question, context : str
+        question, context
             The context is read in overlapping windows where it is long.
-        max_answer_len : int
+        max_answer_len
             Most tokens of an answer.
-        batch_size : int
+        batch_size
             Windows of a batch.
 
         Returns
@@ -431,7 +431,7 @@ class Encoder:
 
         Parameters
         ----------
-        prompt, name : str, optional
+        prompt, name
             Its arguments `prompt` and `prompt_name`.
 
         Returns
@@ -462,7 +462,7 @@ class Encoder:
 
         Parameters
         ----------
-        method : str
+        method
             A method's name, or ``token_embeddings``.
 
         Returns

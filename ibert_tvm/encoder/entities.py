@@ -20,11 +20,11 @@ class TaggedToken:
 
     Attributes
     ----------
-    label : str
+    label
         Name of the class.
-    score : float
+    score
         Its probability.
-    start, end : int
+    start, end
         Its first character and the one behind its last.
     """
 
@@ -41,11 +41,11 @@ def tagged_tokens(
 
     Parameters
     ----------
-    window : Window
+    window
         The tokens.
-    probabilities : numpy.ndarray
+    probabilities
         float64 [tokens, classes].
-    name : callable
+    name
         Name of a class by its number.
 
     Returns
@@ -67,11 +67,11 @@ def entities(text: str, tokens: Sequence[TaggedToken], grouped: bool) -> list[Js
 
     Parameters
     ----------
-    text : str
+    text
         The text.
-    tokens : sequence of TaggedToken
+    tokens
         All of its tokens.
-    grouped : bool
+    grouped
         Join neighbours of one class: ``B-`` begins an entity, ``I-`` or no prefix continues it.
 
     Returns

@@ -43,11 +43,11 @@ class Options:
 
     Attributes
     ----------
-    target : str
+    target
         What it is compiled for.
-    head : str or None
+    head
         Of a model folder: the head; None for the one that its files ask for.
-    max_seq_length : int or None
+    max_seq_length
         Longest text in tokens; None for what the source says.
     """
 
@@ -97,7 +97,7 @@ def prepared_library(model: Path, options: Options) -> Path:
     ----------
     model : pathlib.Path
         A model folder, an ONNX file or a NAME.ibert folder.
-    options : Options
+    options
         What to make.
 
     Returns

@@ -12,9 +12,9 @@ def progress_bar(wanted: bool, total: int) -> Iterator[Callable[[int], None]]:
 
     Parameters
     ----------
-    wanted : bool
+    wanted
         Whether to show it.
-    total : int
+    total
         Texts that there are.
 
     Yields

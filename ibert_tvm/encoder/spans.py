@@ -16,9 +16,9 @@ class Span:
 
     Attributes
     ----------
-    score : float
+    score
         Probability of its start times that of its end.
-    start, end : int
+    start, end
         Its first character and the one behind its last.
     """
 
@@ -35,11 +35,11 @@ def best_span(window: Window, logits: NDArray[np.float32], longest: int) -> Span
 
     Parameters
     ----------
-    window : Window
+    window
         Question and context.
-    logits : numpy.ndarray
+    logits
         float32 [tokens, 2]: of being the start, and the end.
-    longest : int
+    longest
         Most tokens of an answer.
 
     Returns

@@ -18,7 +18,7 @@ def tensor_of(array: Array) -> torch.Tensor:
 
     Parameters
     ----------
-    array : numpy.ndarray
+    array
         Of any shape.
 
     Returns

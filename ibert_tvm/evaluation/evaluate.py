@@ -47,11 +47,11 @@ class LayerFidelity:
 
     Attributes
     ----------
-    name : str
+    name
         Its canonical name.
-    cosine : float
+    cosine
         Between the float and the dequantised integer values.
-    relative_error : float or None
+    relative_error
         Norm of their difference over the norm of the float values; None if these are all 0.
     """
 
@@ -66,13 +66,13 @@ class Fidelity:
 
     Attributes
     ----------
-    texts, seq_len : int
+    texts, seq_len
         Number of texts, and the tokens they were truncated to.
-    output : str
+    output
         The output that is compared: the model's first. Hidden states are mean-pooled.
-    agreement : Agreement
+    agreement
         Of the vectors of all texts.
-    layers : tuple of LayerFidelity
+    layers
         In the order of the program; empty for a library, which shows none.
     """
 
@@ -106,24 +106,20 @@ def fidelity(
 
     Parameters
     ----------
-    candidate : QuantizedModel or Library
+    candidate
         The integer model.
-    reference : CanonicalModel
+    reference
         The float model that it was made from.
-    texts : sequence of str or of (str, str)
+    texts
         Texts, or pairs of texts, that calibration has not seen; at least one.
-    seq_len : int, optional
+    seq_len
         Truncate them to this many tokens, as `ibert_tvm.quantize` does.
-    tokenizer : Tokenizer, optional
+    tokenizer
         By default the candidate's own.
-    layers : bool
+    layers
         Compare every named value as well, where the candidate is a QuantizedModel.
-    progress : callable, optional
+    progress
         Called with the texts done and the texts there are.
-
-    Returns
-    -------
-    Fidelity
 
     Raises
     ------
@@ -177,11 +173,11 @@ def check_seq_len(seq_len: int, info: ModelInfo, metadata: LibraryMetadata | Non
 
     Parameters
     ----------
-    seq_len : int
+    seq_len
         Tokens that texts are truncated to.
-    info : ModelInfo
+    info
         The integer model.
-    metadata : LibraryMetadata, optional
+    metadata
         Of the library, if it is one.
 
     Raises
@@ -312,7 +308,7 @@ def evaluate_integers(model: QuantizedModel, inputs: Inputs) -> dict[str, Array]
 
     Parameters
     ----------
-    model : QuantizedModel
+    model
         The model.
     inputs : mapping of str to numpy.ndarray
         Its inputs [batch, tokens], integers, or images, real or integers; others are ignored.

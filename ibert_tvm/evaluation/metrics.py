@@ -19,7 +19,7 @@ def row_cosine(reference: Array, candidate: Array) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    reference, candidate : numpy.ndarray
+    reference, candidate
         [rows, channels].
 
     Returns
@@ -48,7 +48,7 @@ def spearman(reference: Array, candidate: Array) -> float:
 
     Parameters
     ----------
-    reference, candidate : numpy.ndarray
+    reference, candidate
         [n].
 
     Returns
@@ -69,7 +69,7 @@ def nearest_neighbours(similarities: NDArray[np.float64]) -> NDArray[np.int64]:
 
     Parameters
     ----------
-    similarities : numpy.ndarray
+    similarities
         float64 [rows, rows] with at least two rows.
 
     Returns
@@ -87,9 +87,9 @@ def mean_pool(values: Array, mask: Array) -> NDArray[np.float64]:
 
     Parameters
     ----------
-    values : numpy.ndarray
+    values
         [batch, tokens, channels].
-    mask : numpy.ndarray
+    mask
         [batch, tokens] of 0 and 1.
 
     Returns
@@ -108,13 +108,13 @@ class Agreement:
 
     Attributes
     ----------
-    cosine_mean, cosine_min : float
+    cosine_mean, cosine_min
         Of the cosine between the two vectors of each text.
-    spearman : float or None
+    spearman
         Rank correlation of the similarities of all pairs of texts; None below three texts.
-    max_abs_error : float
+    max_abs_error
         Largest difference of two elements.
-    same_nearest_neighbour : float or None
+    same_nearest_neighbour
         Share of the texts whose most similar other text is the same; None below three texts.
     """
 

@@ -24,7 +24,7 @@ class UnsupportedModelError(ModelError):
 
     Attributes
     ----------
-    report : ImportReport or None
+    report
         What had been recognised up to there.
     """
 
@@ -36,11 +36,11 @@ def require(*packages: str, to: str, why: str, todo: str, where: str = "ibert_tv
 
     Parameters
     ----------
-    *packages : str
+    *packages
         What is needed, as it is imported.
-    to : str
+    to
         What it is needed for, as the subject of "... needs torch".
-    why, todo, where : str
+    why, todo, where
         See `ibert_tvm.common.errors.IbertError`.
 
     Raises

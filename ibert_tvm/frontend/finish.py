@@ -38,25 +38,25 @@ def finish(
 
     Parameters
     ----------
-    canonical : Canonical
+    canonical
         The canonical module.
     source : callable or None
         Runs the source model on arrays by input name, for the comparison; None to leave it out.
         It gets no inputs that the import added.
-    architecture, head : str
+    architecture, head
         See `ibert_tvm.model.model_info.ModelInfo`.
-    outputs : sequence of (str, str)
+    outputs
         Name and kind of every output.
-    pad_token_id : int, optional
+    pad_token_id
         Fills padding; by default what positions skip, or 0.
-    id2label : mapping of int to str, optional
+    id2label
         Names of the classes.
-    shape : tuple of int, optional
+    shape
         The only batch and length that the source runs at; by default it runs at any.
-    again : callable, optional
+    again
         Canonicalises the source at another length, where a bias by distance has the entries that a
         short one leaves out, and a window wider than that is seen; None if it has one length.
-    positions : int, optional
+    positions
         The longest sequence that the source says to take: rotations get a table of as many
         positions.
 
@@ -180,15 +180,15 @@ def described(
 
     Parameters
     ----------
-    model : CanonicalModel
+    model
         The result of `finish`.
-    source, description : str
+    source, description
         See `ibert_tvm.model.model_info.ModelInfo`.
-    sha256 : str
+    sha256
         Hash of the source's files; by default that of the parameters, for a model in memory.
-    tokenizer : mapping of str to bytes, optional
+    tokenizer
         The source's tokenizer files.
-    notes : sequence of str
+    notes
         Added to those that there are.
     **fields
         More fields of `ModelInfo`.

@@ -29,7 +29,7 @@ def read_json(file: Path, folder: Path, schema: Schema | None = None) -> Any:
         The document.
     folder : pathlib.Path
         The model.
-    schema : Schema, optional
+    schema
         What it holds; by default an object.
 
     Raises

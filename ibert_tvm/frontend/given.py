@@ -20,14 +20,14 @@ class GivenScale:
 
     Parameters
     ----------
-    scale : numpy.ndarray
+    scale
         float64, scalar (shape ()), or one per channel (shape (C,)), in units of the canonical
         value.
-    zero_point : numpy.ndarray
+    zero_point
         int64 of the same shape.
-    low, high : int
+    low, high
         Smallest and largest integer.
-    tensor : str
+    tensor
         Name of the rounded tensor in the source.
     """
 
@@ -68,12 +68,12 @@ class GivenReader:
 
     Parameters
     ----------
-    node : str
+    node
         Name of the reading node in the source.
-    product : bool
+    product
         Whether a matrix product reads it; else an addition, a normalisation, an activation, or
         the caller.
-    scale : GivenScale or None
+    scale
         The last rounding before the reader; None where the source does not round.
     """
 
@@ -88,13 +88,13 @@ class GivenMatrix:
 
     Parameters
     ----------
-    integers : numpy.ndarray
+    integers
         int32 [N, K], less their zero points; rows that are not `found` hold 0.
-    scale : numpy.ndarray
+    scale
         float64 [N].
-    found : numpy.ndarray
+    found
         bool [N]: rows whose integers could be identified, with one scale for the whole row.
-    tensor : str
+    tensor
         Name of the matrix in the source.
     """
 
@@ -110,18 +110,18 @@ class EdgeUse:
 
     Parameters
     ----------
-    tensor : str
+    tensor
         The rounded tensor.
-    node : str
+    node
         The node that rounds it.
-    grid : str
+    grid
         Type, scale and zero point, for people.
-    use : str
+    use
         ``value``: it belongs to a canonical value and is used; ``superseded``: a later one on the
         same way is used; ``inside``: it lies inside an operator that is computed in one piece;
         ``inputs``: its tensor depends on the inputs only (a mask); ``unread``: nothing that an
         output needs reads it.
-    value : str
+    value
         Canonical name of the value, or of the operator that it lies inside of; may be empty.
     """
 
@@ -138,15 +138,15 @@ class GivenQuantization:
 
     Parameters
     ----------
-    readers : mapping of str to tuple of GivenReader
+    readers
         By canonical name of the value.
-    matrices : mapping of str to GivenMatrix
+    matrices
         By canonical name of the linear or embedding op.
-    tensors : mapping of str to str
+    tensors
         For messages: the source's tensor that first shows each canonical value.
-    edges : tuple of EdgeUse
+    edges
         What became of every rounding, in the source's order.
-    centred_keys : tuple of str
+    centred_keys
         Canonical names of keys whose bias was shifted by a constant, which softmax does not see,
         so that an asymmetric grid becomes a symmetric one exactly.
     """

@@ -17,9 +17,9 @@ class ModelWithHead(torch.nn.Module):
     ----------
     model : transformers.PreTrainedModel
         The model; its encoder for heads that no class computes.
-    head : str
+    head
         A key of `ibert_tvm.model.heads.HEADS`.
-    after : SentenceHead, optional
+    after
         What follows the model; for `PooledTokens` the mean over the tokens by default.
     """
 
@@ -45,9 +45,9 @@ class ModelWithHead(torch.nn.Module):
 
         Parameters
         ----------
-        input_ids, attention_mask : torch.Tensor
+        input_ids, attention_mask
             [batch, seq_len] int64.
-        token_type_ids : torch.Tensor, optional
+        token_type_ids
             [batch, seq_len] int64, for models that have token types.
         """
         tokens = {"input_ids": input_ids, "attention_mask": attention_mask}

@@ -57,14 +57,14 @@ class HfFolder:
 
     Attributes
     ----------
-    path : Path
+    path
         The folder.
-    model : Path
+    model
         Where configuration and weights are: `path`, or the Transformer folder of a
         sentence-transformers model.
     config : dict
         ``config.json``.
-    weights : tuple of Path
+    weights
         Weight files in name order.
     modules : object
         ``modules.json`` of a sentence-transformers model, else None.
@@ -176,7 +176,7 @@ class HfFolder:
 
         Parameters
         ----------
-        path : path
+        path
             The folder, or an entry of the Hugging Face hub's cache that holds it.
 
         Returns
@@ -268,7 +268,7 @@ def given_tokenizer(path: str | Path) -> dict[str, bytes]:
 
     Parameters
     ----------
-    path : path
+    path
         The folder.
 
     Returns

@@ -31,32 +31,32 @@ def load(
 
     Parameters
     ----------
-    source : path, torch.nn.Module or torch.export.ExportedProgram
+    source
         A local Hugging Face folder (also of sentence-transformers), an ONNX file (``*.onnx``), an
         exported torch program (``*.pt2``, or the program itself), a transformers model, or any
         module that takes token tensors [batch, seq_len] int64, images or features. Nothing is
         ever downloaded.
-    head : str, optional
+    head
         One of `ibert_tvm.model.heads.HEADS`; by default what the folder's configuration, the
         model's class or the names of an ONNX file's outputs say. A checkpoint of a bare or
         masked-language model has the head ``none``. ``question_answering`` gives one output
         ``logits`` [batch, seq_len, 2]: start, end. ``sentence_transformer`` is all that
         ``modules.json`` lists, ``sentence_embedding`` its pooling alone, or the mean.
-    inputs : sequence of str, or mapping of str to str, optional
+    inputs
         Argument names of a module that is no transformers model, or what each argument is by its
         name: a key of `ibert_tvm.frontend.torch_inputs.FORMS`. By default what the names in the
         signature say. For an ONNX file the canonical names by the file's own, where they differ.
-    tokenizer : path, optional
+    tokenizer
         Folder of tokenizer files, for a model that has none; by default those in the model's
         folder, for an ONNX file those beside it.
-    image_size : tuple of int, optional
+    image_size
         Planes, height and width of the images, for a plain module that takes ``pixel_values``;
         planes and frames for one that takes ``input_features``.
-    verify : bool
+    verify
         Compare the result with the source on a padded batch of another shape than the traced one,
         and at the longest sequence. Without it a window wider than the traced example (12 tokens to
         a side) is not noticed.
-    trust : bool
+    trust
         Read an exported torch program (``*.pt2``): torch unpickles parts of such a file and
         evaluates expressions in it, so that reading one can run code.
 

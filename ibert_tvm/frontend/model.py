@@ -26,24 +26,24 @@ class CanonicalModel:
 
     Attributes
     ----------
-    module : tvm.IRModule
+    module
         One function ``main`` in the canonical dialect (docs/architecture.md).
-    parameters : mapping of str to numpy.ndarray
+    parameters
         Its weights by parameter name, float32. They may share memory with the source: read only.
-    info : ModelInfo
+    info
         Architecture, sizes, head and source.
-    report : ImportReport
+    report
         What was matched and folded on the way here; `print(model.report)`.
-    tokenizer : mapping of str to bytes
+    tokenizer
         The source's tokenizer files by name, empty if it had none.
-    verified_error : float or None
+    verified_error
         Largest absolute difference from the source's outputs on the verification batch; None if
         `load` was asked not to verify.
-    given : GivenQuantization or None
+    given
         Scales and integers that a quantised source came with; `ibert_tvm.quantize` uses them.
-    released : IbertQuantization or None
+    released
         Ranges of an I-BERT checkpoint, for the preset ``released``.
-    trained : TrainedScales or None
+    trained
         Scales that the model was trained with (`ibert_tvm.train`); `ibert_tvm.quantize` uses them.
     """
 

@@ -24,9 +24,9 @@ class SourceOp(str):
     ----------
     op : str
         Operator of the imported graph, for example ``relax.matmul``.
-    node : str
+    node
         Name of the source's node; empty if the source names none.
-    kind : str
+    kind
         Operator of that node in the source's own terms, for example ``MatMul``; empty for `op`.
     """
 
@@ -47,13 +47,13 @@ class Origin:
 
     Parameters
     ----------
-    node : str
+    node
         Name of the source's node; empty if it names none.
-    kind : str
+    kind
         Operator of that node in the source's own terms.
-    tensors : tuple of str
+    tensors
         Names of the source's tensors that the variable is.
-    refused : str
+    refused
         Why the importer could not translate the node; empty if it could.
     """
 
@@ -88,14 +88,14 @@ class MatchedOp:
 
     Parameters
     ----------
-    op : str
+    op
         Canonical operator, for example ``canonical.attention``.
-    name : str
+    name
         Canonical name of its value.
-    source_ops : tuple of str
+    source_ops
         Operators that it replaces, in their order: of the source where it names its nodes, else
         of the imported graph.
-    nodes : tuple of str
+    nodes
         Names of the source's nodes that it replaces, in their order; empty if it names none.
     """
 
@@ -111,11 +111,11 @@ class Folding:
 
     Parameters
     ----------
-    name : str
+    name
         Canonical name of the value, or name of the weight.
-    what : str
+    what
         What was folded into what.
-    nodes : tuple of str
+    nodes
         Names of the source's nodes; empty if it names none.
     """
 
@@ -130,13 +130,13 @@ class RefusedOp:
 
     Parameters
     ----------
-    op : str
+    op
         The operator, for example ``relax.sin`` or ``HardSwish``.
-    layer : str
+    layer
         Module path of the nearest parameter, empty if there is none.
-    why : str
+    why
         Why it did not match.
-    node : str
+    node
         Name of the source's node; empty if it names none.
     """
 
@@ -152,11 +152,11 @@ class ShownTensor:
 
     Parameters
     ----------
-    tensor : str
+    tensor
         Name of the tensor in the source.
-    value : str
+    value
         Canonical name of the value.
-    factor : float
+    factor
         The tensor is the value times this number.
     """
 
@@ -171,19 +171,19 @@ class ImportReport:
 
     Parameters
     ----------
-    source : str
+    source
         What was imported, in one line: kind, producer, version.
-    matched : list of MatchedOp
+    matched
         In the order of the canonical module.
-    foldings : list of Folding
+    foldings
         What was computed at import time or left out.
-    refusals : list of RefusedOp
+    refusals
         What was not understood. After an import that succeeded these are parts of the source that
         no output needs.
-    tensors : list of ShownTensor
+    tensors
         Tensors of the source that show canonical values, in the source's order; empty if the
         source names no tensors.
-    weights : dict of str to str
+    weights
         Names of the source's arrays by names of the canonical parameters, where they differ.
     """
 

@@ -142,7 +142,7 @@ class SentenceHead(torch.nn.Module):
 
     Parameters
     ----------
-    pipeline : Pipeline
+    pipeline
         What follows the transformer.
     """
 
@@ -156,9 +156,9 @@ class SentenceHead(torch.nn.Module):
 
         Parameters
         ----------
-        x : torch.Tensor
+        x
             [batch, seq_len, channels].
-        mask : torch.Tensor
+        mask
             [batch, seq_len] int64.
 
         Returns

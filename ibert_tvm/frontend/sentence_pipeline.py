@@ -45,7 +45,7 @@ class Pooling:
 
     Parameters
     ----------
-    modes : tuple of str
+    modes
         Of `POOLINGS`.
     """
 
@@ -58,13 +58,13 @@ class Dense:
 
     Parameters
     ----------
-    weights : tuple of Path
+    weights
         Files with ``linear.weight`` and, with a bias, ``linear.bias``.
-    inputs, outputs : int
+    inputs, outputs
         Channels.
-    bias : bool
+    bias
         Whether it has one.
-    activation : str
+    activation
         Of `ACTIVATIONS`.
     """
 
@@ -81,9 +81,9 @@ class LayerNorm:
 
     Parameters
     ----------
-    weights : tuple of Path
+    weights
         Files with ``norm.weight`` and ``norm.bias``.
-    channels : int
+    channels
         Of its input.
     """
 
@@ -110,15 +110,15 @@ class Pipeline:
 
     Parameters
     ----------
-    steps : tuple
+    steps
         In order.
-    masked_lm : bool
+    masked_lm
         Whether it takes the logits of a masked-language model, not the hidden state.
-    notes : tuple of str
+    notes
         What is left to the caller.
-    prompts : dict of str to str
+    prompts
         What may be put before texts, by name.
-    default_prompt : str or None
+    default_prompt
         Name of the prompt where none is chosen.
     """
 
@@ -183,7 +183,7 @@ def read_pipeline(folder: Path, modules: Any) -> Pipeline:
 
     Parameters
     ----------
-    folder : Path
+    folder
         A sentence-transformers folder.
     modules : object
         Its ``modules.json``.

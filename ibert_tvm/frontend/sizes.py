@@ -20,18 +20,18 @@ class Sizes:
 
     Parameters
     ----------
-    rows : dict of str to int
+    rows
         Rows of the smallest table that each input indexes, that is, its valid ids are below.
-    max_sequence_length : int or None
+    max_sequence_length
         Longest sequence that tables of positions, rotations and biases by distance allow, or the
         only one that images become; None without such a limit.
-    table_length : int or None
+    table_length
         Longest sequence that tables of positions allow, whatever the rest; None without any.
-    padding_index : int or None
+    padding_index
         Id that RoBERTa-like positions skip; None if positions are absolute or absent.
-    hidden_size : int
+    hidden_size
         Channels of the last attention, or of the first output if there is none.
-    image_size : tuple of int or None
+    image_size
         Planes, height and width of the images that the module takes, or planes and frames of its
         features; None if it takes tokens.
     """
@@ -49,7 +49,7 @@ def measure(module: tvm.IRModule) -> Sizes:
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         The module.
 
     Returns

@@ -44,7 +44,7 @@ def in_float32(module: torch.nn.Module) -> torch.nn.Module:
 
     Parameters
     ----------
-    module : torch.nn.Module
+    module
         Left as it is.
 
     Returns
@@ -108,21 +108,21 @@ def import_module(
 
     Parameters
     ----------
-    module : torch.nn.Module
+    module
         In evaluation mode; called with keyword arguments, each [batch, seq_len] int64, or images
         [batch, planes, height, width] float32; returns one float tensor or a tuple of them.
-    inputs : sequence of str
+    inputs
         Names of the arguments.
-    outputs : sequence of str
+    outputs
         Names of the results, for messages; empty to number them.
-    prefix : str
+    prefix
         Removed from the front of parameter names: the attribute under which a wrapper holds the
         model, with its dot.
-    image_size : tuple of int, optional
+    image_size
         Planes, height and width of ``pixel_values``, or planes and frames of ``input_features``.
-    shape : tuple of int
+    shape
         Batch and length at which it is traced.
-    revisit : Revisit, optional
+    revisit
         See `ibert_tvm.frontend.canonicalise.canonicalise`.
 
     Returns
@@ -150,11 +150,11 @@ def example(
 
     Parameters
     ----------
-    inputs : sequence of str
+    inputs
         Names of the arguments.
-    image_size : tuple of int, optional
+    image_size
         Planes, height and width of ``pixel_values``, or planes and frames of ``input_features``.
-    shape : tuple of int
+    shape
         Batch and length.
 
     Returns
@@ -210,15 +210,15 @@ def import_exported(
 
     Parameters
     ----------
-    exported : torch.export.ExportedProgram
+    exported
         The program; its inputs are [batch, seq_len] int64 of one shape, or images.
-    inputs : sequence of str
+    inputs
         Their canonical names.
-    outputs : sequence of str
+    outputs
         Names of the results, for messages; empty to number them.
-    prefix : str
+    prefix
         Removed from the front of parameter names.
-    revisit : Revisit, optional
+    revisit
         See `ibert_tvm.frontend.canonicalise.canonicalise`.
 
     Returns

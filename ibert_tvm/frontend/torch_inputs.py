@@ -65,11 +65,11 @@ class Arguments:
 
     Parameters
     ----------
-    names : tuple of str
+    names
         Argument names, in order.
-    forms : tuple of str
+    forms
         Form of each, a key of `FORMS`.
-    positional : int
+    positional
         How many of them are passed by position.
 
     Raises
@@ -119,9 +119,9 @@ class AsCanonical(torch.nn.Module):
 
     Parameters
     ----------
-    module : torch.nn.Module
+    module
         The module.
-    arguments : Arguments
+    arguments
         How it is called.
     """
 
@@ -148,9 +148,9 @@ def arguments_of(
 
     Parameters
     ----------
-    module : torch.nn.Module
+    module
         The module.
-    inputs : sequence of str, mapping of str to str, or None
+    inputs
         Argument names that are what they are called; or the form of each by its name; by default
         what the signature of `forward` says.
 
@@ -182,13 +182,13 @@ def named_arguments(
 
     Parameters
     ----------
-    names : sequence of str
+    names
         The names.
-    needed : frozenset of str
+    needed
         Those that have no default.
-    where : str
+    where
         For messages.
-    positional : int
+    positional
         How many are passed by position.
 
     Returns

@@ -36,14 +36,14 @@ def load_module(
 
     Parameters
     ----------
-    module : torch.nn.Module
+    module
         The module; its modes are restored.
     inputs : sequence of str, mapping of str to str, or None
         See `ibert_tvm.frontend.torch_inputs.arguments_of`.
-    image_size : tuple of int or None
+    image_size
         Planes, height and width, for a module that takes images; planes and frames for one that
         takes features.
-    verify : bool
+    verify
         Compare with the module at another shape than the traced one.
 
     Returns
@@ -83,11 +83,11 @@ def load_exported_file(path: Path, inputs: Inputs, verify: bool, trust: bool) ->
 
     Parameters
     ----------
-    path : Path
+    path
         The file, ``*.pt2``.
     inputs, verify
         As for `load_exported`.
-    trust : bool
+    trust
         Whether the file may run code.
 
     Returns
@@ -148,11 +148,11 @@ def load_exported(
 
     Parameters
     ----------
-    program : torch.export.ExportedProgram
+    program
         The program.
     inputs : sequence of str, mapping of str to str, or None
         What its inputs are, in their order or by their names; by default what their names say.
-    verify : bool
+    verify
         Compare with the program.
 
     Returns

@@ -64,18 +64,14 @@ def not_traced(
 
     Parameters
     ----------
-    module : torch.nn.Module
+    module
         In evaluation mode.
-    arguments : mapping of str to torch.Tensor
+    arguments
         What it was called with.
-    error : BaseException
+    error
         What torch.export raised.
-    prefix : str
+    prefix
         Removed from the front of paths of its parts.
-
-    Returns
-    -------
-    UnsupportedModelError
     """
     given = ", ".join(f"{name} {_tensor(tensor)}" for name, tensor in arguments.items())
     try:
@@ -116,14 +112,10 @@ def not_translated(
 
     Parameters
     ----------
-    exported : torch.export.ExportedProgram
+    exported
         The program.
-    error : BaseException
+    error
         What the importer raised.
-
-    Returns
-    -------
-    UnsupportedModelError
     """
     where, why = _where(exported, error)
     return UnsupportedModelError(

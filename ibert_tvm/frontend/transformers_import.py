@@ -60,11 +60,11 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
 
     Parameters
     ----------
-    folder : HfFolder
+    folder
         The checked folder.
-    head : str
+    head
         One of `ibert_tvm.model.heads.HEADS`.
-    verify : bool
+    verify
         Compare with the source at another shape than the traced one.
 
     Returns
@@ -141,9 +141,9 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
 
     Parameters
     ----------
-    folder : HfFolder
+    folder
         The checked folder.
-    head : str
+    head
         One of `ibert_tvm.model.heads.HEADS`.
     **settings
         Fields of the configuration in the place of the folder's.
@@ -253,9 +253,9 @@ def wrap(model: Any, head: str | None, after: SentenceHead | None = None) -> Mod
     ----------
     model : transformers.PreTrainedModel
         The model.
-    head : str or None
+    head
         One of `ibert_tvm.model.heads.HEADS`; None for what its class computes.
-    after : SentenceHead, optional
+    after
         What follows the model; for ``sentence_embedding`` the mean over the tokens by default.
 
     Returns
@@ -451,11 +451,11 @@ def import_transformers(
 
     Parameters
     ----------
-    wrapper : ModelWithHead
+    wrapper
         The model, in evaluation mode.
-    missing : frozenset of str
+    missing
         Names of parameters that hold random values.
-    revisit : Revisit, optional
+    revisit
         What is wanted, if the source was canonicalised at a shorter length before.
 
     Returns

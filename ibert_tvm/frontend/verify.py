@@ -39,15 +39,15 @@ def verification_batch(
 
     Parameters
     ----------
-    names : tuple of str
+    names
         The inputs.
-    sizes : Sizes
+    sizes
         Limits of the model.
-    pad_token_id : int
+    pad_token_id
         Fills the padding of all inputs but the mask, as far as their tables allow.
-    mask : str or None
+    mask
         The input that marks tokens with 1.
-    shape : tuple of int
+    shape
         Batch and length; the length is shortened to what the positions allow. Of images only the
         batch counts.
 
@@ -81,9 +81,9 @@ def verify(canonical: Canonical, inputs: Mapping[str, Array], source: Source) ->
 
     Parameters
     ----------
-    canonical : Canonical
+    canonical
         The imported model.
-    inputs : mapping of str to numpy.ndarray
+    inputs
         The batch; no row without tokens, where the two may differ.
     source : callable
         The source model.

@@ -64,15 +64,15 @@ class QuantizedModel:
 
     Attributes
     ----------
-    program : Program
+    program
         In the integer dialect, `batch` and `seq_len` symbolic.
-    parameters : dict of str to numpy.ndarray
+    parameters
         The integer arrays, by the names of the program's parameters and in their order.
-    info : ModelInfo
+    info
         Architecture, sizes, heads and source of the model.
     quantization : dict
         JSON-able: `preset`, `scales` (by value name), `outputs`, `calibration`.
-    tokenizer : dict of str to bytes
+    tokenizer
         Tokenizer files of the source by name, empty if it had none.
 
     Raises
@@ -189,10 +189,6 @@ class QuantizedModel:
         ----------
         path : path
             The folder.
-
-        Returns
-        -------
-        QuantizedModel
 
         Raises
         ------

@@ -23,11 +23,11 @@ class RealInput:
 
     Parameters
     ----------
-    what : str
+    what
         What it holds.
-    axes : str
+    axes
         Its axes behind the batch.
-    maker : str
+    maker
         What of the source prepares it.
     """
 
@@ -63,11 +63,11 @@ class OutputInfo:
 
     Parameters
     ----------
-    name : str
+    name
         Name for the caller, for example ``last_hidden_state`` or ``logits``.
-    value : str
+    value
         Canonical name of the value that it is.
-    kind : str
+    kind
         One of `ibert_tvm.model.heads.KINDS`. ``span_logits`` holds the start logit of every token
         at index 0 of the last axis and the end logit at index 1.
 
@@ -92,53 +92,53 @@ class ModelInfo:
 
     Parameters
     ----------
-    architecture : str
+    architecture
         ``model_type`` of the source's configuration (``bert``, ``roberta`` ...), or the class name
         of a torch module that has none.
-    head : str
+    head
         One of `ibert_tvm.model.heads.HEADS`.
-    inputs : tuple of str
+    inputs
         Names of the inputs in order: token tensors [batch, seq_len] int64, or one of `REAL_INPUTS`
         [batch, *image_size] float32.
-    outputs : tuple of OutputInfo
+    outputs
         The outputs in order.
-    hidden_size : int
+    hidden_size
         Channels of the encoder's hidden state.
-    num_layers : int
+    num_layers
         Attention layers.
-    vocab_size : int
+    vocab_size
         Rows of the token embedding, that is, valid ids are 0 .. vocab_size - 1.
-    type_vocab_size : int
+    type_vocab_size
         Valid token types are 0 .. type_vocab_size - 1; 0 if the model takes none.
-    max_sequence_length : int or None
+    max_sequence_length
         Longest sequence that the positions allow; None if the model has no position table. For a
         model of images the one length that it has: patches and prepended tokens.
-    pad_token_id : int
+    pad_token_id
         Id that fills a padded batch.
-    id2label : dict of int to str
+    id2label
         Names of the classes; empty without a classification head.
-    source : str
+    source
         Folder or description of what was imported.
-    source_sha256 : str
+    source_sha256
         Hash of the weight files (in name order), or of the parameters of a module in memory.
-    description : str
+    description
         One line for people.
-    tokenizer_files : tuple of str
+    tokenizer_files
         Names of the tokenizer files in the source folder.
-    notes : tuple of str
+    notes
         What a caller must know, for example that the source normalises its embeddings afterwards.
-    image_size : tuple of int or None
+    image_size
         Channels, height and width of the images that the model takes, or channels and frames of
         its features; None if it takes tokens.
-    static_shape : tuple of (int or None), or None
+    static_shape
         Batch and sequence length that the source was exported for, each None where it is free:
         the compiled model is compared with its source, so it is compiled for no other. None if
         both are free.
-    prompts : dict of str to str
+    prompts
         What the source puts before texts, by name; the tokenizer gets it with the text.
-    default_prompt_name : str or None
+    default_prompt_name
         The prompt of texts for which none is chosen; None to put nothing before them.
-    problem_type : str or None
+    problem_type
         What transformers says that logits of texts are of: one of `SCORES`. None if it does not.
 
     Raises

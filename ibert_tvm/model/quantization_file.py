@@ -64,16 +64,12 @@ def damaged(file: Path, why: str, where: str = "", todo: str = "") -> ArtefactEr
     ----------
     file : pathlib.Path
         The file.
-    why : str
+    why
         What is wrong with it.
-    where : str
+    where
         The place in it.
-    todo : str
+    todo
         What the user can do; by default, get the file again.
-
-    Returns
-    -------
-    ArtefactError
     """
     return ArtefactError(
         f"cannot read {file}",

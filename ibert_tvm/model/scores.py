@@ -50,13 +50,13 @@ def ranked_classes(
 
     Parameters
     ----------
-    logits : numpy.ndarray
+    logits
         [texts, classes].
-    labels : sequence of str
+    labels
         Names of the classes.
-    top_k : int, optional
+    top_k
         So many; by default all.
-    function : str, optional
+    function
         One of `FUNCTIONS`; by default softmax, and sigmoid for a single class.
 
     Returns

@@ -42,7 +42,7 @@ def tokenizer_files(folder: str | Path) -> dict[str, bytes]:
 
     Parameters
     ----------
-    folder : path
+    folder
         The folder.
 
     Returns
@@ -71,9 +71,9 @@ class TokenizedBatch:
 
     Attributes
     ----------
-    input_ids, attention_mask, token_type_ids : numpy.ndarray
+    input_ids, attention_mask, token_type_ids
         int32 [texts, length]. The mask is 1 for tokens and 0 for padding.
-    truncated : tuple of int
+    truncated
         Indices of the texts that were longer than allowed.
     """
 
@@ -93,13 +93,13 @@ class TokenizedBatch:
 
         Parameters
         ----------
-        size : int
+        size
             Rows of every batch; those that are missing in a last one are padding alone.
-        step : int
+        step
             Lengths are multiples of it.
-        longest : int
+        longest
             But no length exceeds it.
-        pad_id : int
+        pad_id
             Token of padding.
 
         Yields
@@ -140,13 +140,13 @@ class Window:
 
     Attributes
     ----------
-    ids, type_ids : tuple of int
+    ids, type_ids
         Of every token.
-    offsets : tuple of (int, int)
+    offsets
         First character of every token and the one behind its last, in the text it comes from.
-    texts : tuple of (int or None)
+    texts
         0 or 1: the text of a pair that a token comes from; None for special tokens.
-    words : tuple of (int or None)
+    words
         The word of its text that a token belongs to; None for special tokens.
     """
 
@@ -162,8 +162,10 @@ class Tokenizer:
 
     Parameters
     ----------
-    files : mapping of str to bytes
+    files
         Contents by file name, as `tokenizer_files` returns them.
+    rows
+        Of the model's table, where it is known: a text with a larger id is an `InputError`.
 
     Raises
     ------
@@ -171,8 +173,8 @@ class Tokenizer:
         If the files hold no tokenizer that can be read.
     """
 
-    def __init__(self, files: Mapping[str, bytes]) -> None:
-        self.files = dict(files)
+    def __init__(self, files: Mapping[str, bytes], rows: int | None = None) -> None:
+        self.files, self._rows = dict(files), rows
         config = self._json("tokenizer_config.json")
         self._lock = threading.Lock()
         self._tokenizer = self._build(config)
@@ -198,12 +200,20 @@ class Tokenizer:
     def check_ids(self, vocab_size: int) -> None:
         """Refuse a tokenizer that has an id without a row in the model's table of so many rows.
 
+        Special tokens are left out: transformers adds those that a vocabulary lacks, and only a
+        text that holds their name has them.
+
         Raises
         ------
         ModelError
             Names the token with the largest id.
         """
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        added = self._tokenizer.get_added_tokens_decoder()
+        vocabulary = {
+            token: index
+            for token, index in self._tokenizer.get_vocab(with_added_tokens=True).items()
+            if index not in added or not added[index].special
+        }
         token = max(vocabulary, key=lambda name: vocabulary[name], default=None)
         if token is not None and vocabulary[token] >= vocab_size:
             raise ModelError(
@@ -233,18 +243,14 @@ class Tokenizer:
 
         Parameters
         ----------
-        texts : sequence of str or of (str, str)
+        texts
             At least one. An empty text is an error: its embedding would mean nothing.
-        max_length : int
+        max_length
             Longer encodings are truncated to this many tokens, special tokens kept.
-        pad_to : int, optional
+        pad_to
             Length of the arrays; by default that of the longest encoding.
-        allow_empty : bool
+        allow_empty
             Take empty texts, which are special tokens alone.
-
-        Returns
-        -------
-        TokenizedBatch
 
         Raises
         ------
@@ -276,11 +282,11 @@ class Tokenizer:
 
         Parameters
         ----------
-        text : str or (str, str)
+        text
             A text; of a pair the second text is what goes on from window to window.
-        max_length : int
+        max_length
             Most tokens of a window, special tokens counted.
-        overlap : int
+        overlap
             Tokens that a window shares with the one before it.
 
         Returns
@@ -349,6 +355,8 @@ class Tokenizer:
         largest = max(self.pad_id, *(max(row, default=0) for row, _ in rows))
         if largest > np.iinfo(np.int32).max:
             raise _damaged(_BEHAVIOUR, f"a token has the id {largest}")
+        if self._rows is not None and largest >= self._rows:
+            self._refuse_ids([row for row, _ in rows], self._rows)
         ids = np.full((len(rows), length), self.pad_id, dtype=np.int32)
         mask = np.zeros_like(ids)
         types = np.zeros_like(ids)
@@ -358,6 +366,18 @@ class Tokenizer:
             if self._has_types:
                 types[index, : len(row)] = type_ids
         return TokenizedBatch(ids, mask, types, truncated)
+
+    @staticmethod
+    def _refuse_ids(rows: Sequence[Sequence[int]], count: int) -> None:
+        """Name the first text with an id that the model's table has no row for."""
+        for index, row in enumerate(rows):
+            largest = max(row, default=0)
+            if largest >= count:
+                raise InputError(
+                    f"text {index} has a token that the model does not know",
+                    why=f"its id is {largest}, and the model's table has {count} rows",
+                    todo="leave the names of special tokens out of texts",
+                )
 
     def _json(self, name: str) -> JsonDict:
         if name not in self.files:

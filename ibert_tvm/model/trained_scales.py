@@ -78,13 +78,13 @@ class TrainedScales:
 
     Attributes
     ----------
-    activations : QuantizationTable
+    activations
         Everything but weights and embeddings.
-    weights : dict of str to numpy.ndarray
+    weights
         Scale per row, float64 [N], by canonical name of the linear layer.
-    embeddings : dict of str to tuple of (int, numpy.ndarray)
+    embeddings
         Bits of the integers, 8 or 16, and scale per row, by canonical name of the embedding.
-    head : str
+    head
         The head that it was trained with, one of `ibert_tvm.model.heads.HEADS`.
     """
 
@@ -130,17 +130,13 @@ class TrainedScales:
 
         Parameters
         ----------
-        needed : mapping of str to Requirement
+        needed
             Of the model and the preset, from `ibert_tvm.relay_passes.lower.requirements`.
-        parameters : mapping of str to numpy.ndarray
+        parameters
             Float weights by canonical parameter name.
-        known : callable, optional
+        known
             ``known(name, make)`` returns the integers of a layer, made by ``make()`` where
             they are not known yet.
-
-        Returns
-        -------
-        QuantizationTable
 
         Raises
         ------
@@ -210,10 +206,6 @@ def read_scales(file: Path) -> TrainedScales:
     ----------
     file : pathlib.Path
         `FILE` of its folder.
-
-    Returns
-    -------
-    TrainedScales
 
     Raises
     ------

@@ -37,15 +37,15 @@ def balanced_divisor(
 
     Parameters
     ----------
-    half_range : numpy.ndarray
+    half_range
         Of each channel, or of the part of it that one column serves, [C].
-    matrix : numpy.ndarray
+    matrix
         [N, C], of all layers that read the activation.
-    variance : numpy.ndarray
+    variance
         Of each channel, [C].
-    weight : float
+    weight
         Of the rounding of weights.
-    start : numpy.ndarray
+    start
         Divisors to begin with, [C], positive.
 
     Returns

@@ -21,11 +21,11 @@ def read_batches(
 
     Parameters
     ----------
-    path : path
+    path
         The file. Its arrays are named as the model's inputs: ``input_ids`` and, where there is
         padding, ``attention_mask``, each [sequences, tokens]. Batches of several lengths are told
         apart by a number behind a dot: ``input_ids.0``, ``input_ids.1``.
-    limit : int, optional
+    limit
         Use only the first sequences of the file.
 
     Returns

@@ -32,10 +32,10 @@ class Batch:
 
     Attributes
     ----------
-    inputs : dict of str to numpy.ndarray
+    inputs
         int64 [batch, seq_len] by input name, ``attention_mask`` among them; or images, float32
         [batch, channels, height, width].
-    tokens : int
+    tokens
         Length of the sequences that images become; 0 for tokens, whose arrays say it.
     """
 
@@ -64,13 +64,13 @@ def batches_of_texts(
 
     Parameters
     ----------
-    texts : sequence of str or of (str, str)
+    texts
         Empty ones are left out, and pairs that have an empty text.
-    tokenizer : Tokenizer
+    tokenizer
         The model's.
-    info : ModelInfo
+    info
         Inputs and limits of the model.
-    seq_len : int
+    seq_len
         Longer texts are truncated.
 
     Returns
@@ -113,17 +113,13 @@ def batches_of_arrays(batches: Sequence[Mapping[str, Any]], info: ModelInfo) -> 
 
     Parameters
     ----------
-    batches : sequence of mapping
+    batches
         Integer arrays [batch, seq_len] by input name. ``attention_mask`` may be left out if there
         is no padding, ``token_type_ids`` if all are 0. For a model of images ``pixel_values``,
         [batch, channels, height, width] as the model's image processor gives them; for one of
         features ``input_features`` [batch, channels, frames].
-    info : ModelInfo
+    info
         Inputs and limits of the model.
-
-    Returns
-    -------
-    list of Batch
 
     Raises
     ------

@@ -33,15 +33,15 @@ class SourceScales:
 
     Attributes
     ----------
-    scales : GivenScales
+    scales
         What the source gave, and what was done with it.
-    weights : dict of str to WeightUse
+    weights
         By canonical name of the linear or embedding op.
-    calibrated : dict of str to tuple of str
+    calibrated
         Canonical names whose scales were estimated, by section of the table.
-    report : TableReport or None
+    report
         Of the calibration, if there was one.
-    widened : bool
+    widened
         Whether roundings to 8 bits were left out where no matrix product reads them.
     """
 
@@ -56,7 +56,7 @@ class SourceScales:
 
         Parameters
         ----------
-        given : GivenQuantization
+        given
             What the source came with.
 
         Returns
@@ -97,17 +97,17 @@ def complete(
 
     Parameters
     ----------
-    model : CanonicalModel
+    model
         The model.
-    given : GivenQuantization
+    given
         Its scales and integers.
-    preset : str
+    preset
         "accurate" or "paper".
-    options : CalibrationOptions
+    options
         How missing scales are estimated.
-    batches : sequence of Batch
+    batches
         Calibration data; none if there are no such data.
-    progress : callable or None
+    progress
         Called with the steps done and the steps there are.
 
     Returns

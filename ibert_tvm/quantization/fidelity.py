@@ -58,7 +58,7 @@ def options_of(fidelity: str, **changes: Any) -> CalibrationOptions:
 
     Parameters
     ----------
-    fidelity : str
+    fidelity
         One of `FIDELITIES`. ``fast``: a scale per value, chosen for the smallest mean error.
         ``default``: zero points per channel, which leave the first tokens of texts as they are,
         biases that make up for rounding, ranges that clip nothing of what calibration saw, split
@@ -66,9 +66,5 @@ def options_of(fidelity: str, **changes: Any) -> CalibrationOptions:
         read, which has up to 15 bits: twice as many products where the target multiplies bytes.
     changes
         Fields of `CalibrationOptions` that are to be others.
-
-    Returns
-    -------
-    CalibrationOptions
     """
     return CalibrationOptions(**{**_LEVELS[fidelity], **changes})

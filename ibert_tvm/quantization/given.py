@@ -52,11 +52,11 @@ class ScaleNote:
 
     Attributes
     ----------
-    value : str
+    value
         Canonical name.
-    tensor : str
+    tensor
         The source's tensor.
-    what : str
+    what
         What is done instead, and why.
     """
 
@@ -71,11 +71,11 @@ class Missing:
 
     Attributes
     ----------
-    value : str
+    value
         Canonical name.
-    section : str
+    section
         ``matmul`` or ``stream``.
-    op : str
+    op
         Operator that computes the value.
     """
 
@@ -90,15 +90,15 @@ class GivenScales:
 
     Attributes
     ----------
-    matmul, stream, grids : dict of str to ActivationQuant
+    matmul, stream, grids
         See `ibert_tvm.relay_passes.quantization_table.QuantizationTable`.
-    tables : dict of str to GivenScale
+    tables
         By canonical name of an embedding: the grid that its rows are rounded to.
-    tensors : dict of str to str
+    tensors
         The source's tensor by ``section value``.
-    notes : list of ScaleNote
+    notes
         What is not used as it is.
-    missing : list of Missing
+    missing
         What calibration has to provide.
     """
 
@@ -120,17 +120,13 @@ def fill_scales(
 
     Parameters
     ----------
-    given : GivenQuantization
+    given
         What the source rounds.
-    needed : mapping of str to Requirement
+    needed
         What lowering needs, from `ibert_tvm.relay_passes.lower.requirements`.
-    widen : bool
+    widen
         Keep what matrix products do not read in 15 or 16 bits, over the range that the source
         gives it, instead of rounding it to the source's 8.
-
-    Returns
-    -------
-    GivenScales
     """
     result = GivenScales()
     for value in needed.values():
@@ -356,11 +352,11 @@ def given_document(model: CanonicalModel, given: GivenQuantization, preset: str)
 
     Parameters
     ----------
-    model : CanonicalModel
+    model
         The model.
-    given : GivenQuantization
+    given
         What it came with.
-    preset : str
+    preset
         The preset that decides which scales are needed.
 
     Returns

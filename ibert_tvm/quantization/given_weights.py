@@ -28,13 +28,13 @@ class WeightUse:
 
     Attributes
     ----------
-    tensor : str
+    tensor
         The source's quantised tensor; empty where the source has floats.
-    rows : int
+    rows
         Rows of the matrix.
-    exact : int
+    exact
         Rows that hold the source's integers.
-    why : str
+    why
         Why the other rows were rounded again; empty if there are none.
     """
 
@@ -55,15 +55,15 @@ def linear_rows(
 
     Parameters
     ----------
-    matrix : numpy.ndarray
+    matrix
         float32 [N, K].
-    given : GivenMatrix or None
+    given
         The source's integers.
-    bias : numpy.ndarray
+    bias
         float32 [N]; a row whose bias would leave int32 gets a coarser scale.
-    operand_scale : float
+    operand_scale
         Scale of the activation that it multiplies.
-    divisor : numpy.ndarray, optional
+    divisor
         float64 [K]: the activation's channel divisor, which moves into the weights.
 
     Returns
@@ -100,11 +100,11 @@ def embedding_rows(
 
     Parameters
     ----------
-    table : numpy.ndarray
+    table
         float32 [V, C].
-    given : GivenMatrix or None
+    given
         The source's integers.
-    rounded : GivenScale or None
+    rounded
         The grid that the source rounds looked up rows to; of one scale.
 
     Returns

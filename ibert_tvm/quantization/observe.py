@@ -30,11 +30,11 @@ def sampled_positions(batches: Sequence[Batch], count: int, seed: int) -> list[N
 
     Parameters
     ----------
-    batches : sequence of Batch
+    batches
         All batches.
-    count : int
+    count
         Tokens to keep, at most.
-    seed : int
+    seed
         Of the choice.
 
     Returns
@@ -67,22 +67,18 @@ def observe(
 
     Parameters
     ----------
-    model : CanonicalModel
+    model
         The float model.
-    batches : sequence of Batch
+    batches
         Calibration data.
-    names : iterable of str
+    names
         Canonical names of the values.
-    sampled : iterable of str
+    sampled
         Those of them of which whole rows are kept.
-    options : Observation
+    options
         Sample size and seed, see `sampled_positions`.
-    advance : callable
+    advance
         Called after every batch.
-
-    Returns
-    -------
-    dict of str to Statistics
 
     Raises
     ------
@@ -148,13 +144,13 @@ def observe_and_build(
 
     Parameters
     ----------
-    model : CanonicalModel
+    model
         Float model.
-    batches : sequence of Batch
+    batches
         Calibration data.
-    builder : TableBuilder
+    builder
         Says what is to be observed, and chooses.
-    progress : callable, optional
+    progress
         Called with the steps done and the number of steps.
 
     Returns

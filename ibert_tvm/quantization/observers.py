@@ -42,17 +42,17 @@ class Statistics:
 
     Attributes
     ----------
-    low, high : numpy.ndarray
+    low, high
         Smallest and largest value per channel, float64 [C].
-    rows : list of numpy.ndarray
+    rows
         Sampled tokens, float32 [tokens, C] each.
-    tokens : int
+    tokens
         How many were seen.
-    first_sum : numpy.ndarray
+    first_sum
         Sum of the first tokens of texts, float64 [C].
-    first_square_sum : numpy.ndarray
+    first_square_sum
         Sum of their squares, float64 [C].
-    first_count : int
+    first_count
         How many these are.
     """
 
@@ -74,11 +74,11 @@ class Statistics:
 
         Parameters
         ----------
-        values : numpy.ndarray
+        values
             All of them, [tokens, C].
-        sampled : numpy.ndarray
+        sampled
             Those to keep, [n, C], n may be 0; copied by the caller.
-        first : numpy.ndarray
+        first
             The first of each text, [texts, C]; without, or of none, nothing is known of these.
         """
         low, high = values.min(axis=0), values.max(axis=0)
@@ -141,7 +141,7 @@ class Statistics:
 
         Parameters
         ----------
-        rare : bool
+        rare
             Whether channels may stand for what few texts have, as those of a feed-forward layer's
             activation do. Such a channel may not have met its own yet, and is clipped when it does:
             it is taken to go at least `_RARE` times as far from its mean as the middling channel
@@ -173,15 +173,15 @@ class RangeForm:
 
     Parameters
     ----------
-    divisor : numpy.ndarray, optional
+    divisor
         Per channel [C]: the value is divided by it first (smoothing).
-    splits : numpy.ndarray, optional
+    splits
         Columns of each channel, int64 [C], if channels are split.
-    unsigned : bool
+    unsigned
         0..255 with a zero point instead of -127..127.
-    centred : bool
+    centred
         A zero point per channel, so that its range lies around the middle of the integers.
-    in_phase : bool
+    in_phase
         Of a centred form: the mean of the first tokens is on the grid of each channel.
     """
 
@@ -212,18 +212,14 @@ def choose_range(
 
     Parameters
     ----------
-    statistics : Statistics
+    statistics
         Of the value.
     observer : {"mse", "minmax", "percentile"}
         See the module.
-    percentile : float
+    percentile
         For the observer of that name.
-    form : RangeForm
+    form
         What is decided already.
-
-    Returns
-    -------
-    ActivationQuant
     """
     sample = statistics.sample[:: max(statistics.sample.shape[0] // _CLIP_ROWS, 1)]
     if form.centred:

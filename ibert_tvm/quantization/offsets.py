@@ -29,9 +29,9 @@ def take_off_offsets(
 
     Parameters
     ----------
-    needed : mapping of str to Requirement
+    needed
         From `ibert_tvm.relay_passes.lower.requirements`.
-    statistics : mapping of str to Statistics
+    statistics
         Of the values and of the contexts; changed.
 
     Returns
@@ -64,13 +64,13 @@ def move_onto_grid(
 
     Parameters
     ----------
-    name : str
+    name
         Of the values.
-    needed : mapping of str to Requirement
+    needed
         As above.
-    statistics : mapping of str to Statistics
+    statistics
         Of the values and of the contexts; changed.
-    scale : numpy.ndarray
+    scale
         Steps of the values, one or one per channel.
 
     Returns

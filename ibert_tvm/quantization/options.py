@@ -22,19 +22,19 @@ class Observation:
 
     Parameters
     ----------
-    seq_len : int
+    seq_len
         Texts are truncated to this many tokens.
-    short_pieces : bool
+    short_pieces
         Calibrate on one to three words of every text besides.
-    sample_tokens : int
+    sample_tokens
         Tokens of which whole rows are kept for the searches.
-    seed : int
+    seed
         Of the choice of these tokens.
-    observer : str
+    observer
         One of `OBSERVERS`.
-    percentile : float
+    percentile
         For the observer of that name: percentage of the absolute values that are not clipped.
-    margin : float
+    margin
         How many times as far as calibration saw what attention yields may go before it is clipped,
         at least 1 (preset ``accurate``).
 
@@ -87,39 +87,39 @@ class Forms:
 
     Parameters
     ----------
-    split_share : float
+    split_share
         Columns that channels with outliers may be split into, as a share of the channels, in
         [0, 1]: that much longer are the products with them. 1/48 serves models whose feed-forward
         layers have channels far larger than the others (MPNet).
-    copied_share : float
+    copied_share
         The same of what linear layers do not compute, as LayerNorm's outputs: such a channel is
         copied at run time.
-    channel_zero_points : bool
+    channel_zero_points
         Give each channel of what linear layers read a zero point of its own, so that its range lies
         around its centre (preset ``accurate``). The next bias takes it off again.
-    value_offsets : bool
+    value_offsets
         Take the middle of each channel off what attention averages (preset ``accurate``); the bias
         behind it makes up for that. It costs nothing.
-    first_tokens : bool
+    first_tokens
         Move these zero points and offsets by fractions of a step, so that the mean of the texts'
         first tokens lies on the grid of each channel (`observers.phase_of`). It costs nothing.
-    wide_values : bool
+    wide_values
         Give what attention averages three bits more than 8 (preset ``accurate``), for which its
         products with the weights of attention are twice as many. With `first_tokens`, layers whose
         first tokens are alike in all texts keep 8, if most layers are such. Models of more than
         8288 tokens have 8 bits: their sums would not fit 32.
-    wide_operands : bool
+    wide_operands
         Give what linear layers read 15 bits instead of 8 (preset ``accurate``), or as many as leave
         their sums 32, without splits, zero points and scales per token. Where the target multiplies
         16 bits (AVX2, Cortex-M0 to -M7) that costs no time, elsewhere it is twice as many products.
-    fine_tables : bool
+    fine_tables
         Keep embedding tables that are small beside the others, as those of positions and token
         types are, in 16 bits (preset ``accurate``).
-    row_scales : str
+    row_scales
         One of `ROW_SCALES`: whether what matrices of weights multiply has a scale per token, where
         that is possible: "never", "auto" (where the products come closer to those of the float
         model by a factor of 1.5 in squared error) or "always".
-    widen : bool
+    widen
         Of a model that came quantised to 8 bits throughout: keep sums, LayerNorm's outputs and
         GELU's inputs in 16 bits over the range that it gives them, instead of rounding them.
 
@@ -158,16 +158,16 @@ class Search:
 
     Parameters
     ----------
-    alphas : tuple of float
+    alphas
         Smoothing strengths that are tried for every matrix operand, in [0, 1). With 0 no smoothing
         is meant. More than 0.8 makes the weights the harder part.
-    balance : tuple of float
+    balance
         Weights of the rounding of weights against that of activations with which the divisors of
         the best strength are improved (`ibert_tvm.quantization.balancing`); none for no attempt.
-    compensate : bool
+    compensate
         Round weights column by column, spreading each column's error over the later ones
         (GPTQ); otherwise to the nearest.
-    centre : bool
+    centre
         Let biases make up for what rounding in two steps adds in the mean to what linear layers
         read (preset ``accurate``). It costs nothing.
 
@@ -208,11 +208,11 @@ class CalibrationOptions:
 
     Parameters
     ----------
-    observation : Observation
+    observation
         What calibration observes.
-    forms : Forms
+    forms
         What it may split, widen and give scales of its own.
-    search : Search
+    search
         How far it searches.
     settings
         Single settings of these groups by their own names: ``CalibrationOptions(observer="minmax",

@@ -22,9 +22,9 @@ def short_pieces(texts: Sequence[Text], seed: int) -> list[Text]:
 
     Parameters
     ----------
-    texts : sequence of str or of (str, str)
+    texts
         Words are what white space separates.
-    seed : int
+    seed
         Of the choice.
 
     Returns

@@ -36,7 +36,7 @@ def quantize(
 
     Parameters
     ----------
-    model : CanonicalModel
+    model
         From `ibert_tvm.load`.
     calibration : sequence of str, of (str, str), or of mappings, optional
         Texts; pairs of texts, for a model of pairs as rerankers are; or batches of token ids:
@@ -48,7 +48,7 @@ def quantize(
         Forms of the non-linear functions, and what calibration may do (docs/numerics.md). By
         default "released" for a checkpoint that was trained with quantisation, the only kind that
         it serves, and "accurate" for every other model.
-    seq_len : int, optional
+    seq_len
         Texts are truncated to this many tokens; by default 128, or all that the model has
         positions for where these are fewer.
     fidelity : {"fast", "default", "best"}, optional
@@ -57,19 +57,15 @@ def quantize(
     observer : {"mse", "minmax", "percentile"}, optional
         How the range of an 8-bit activation is chosen; by default as the fidelity says, and "mse"
         where there is none.
-    widen : bool
+    widen
         Of a model that came quantised: keep the residual stream in 16 bits where the model rounds
         it to 8.
-    options : CalibrationOptions, optional
+    options
         All settings; given, `seq_len`, `fidelity`, `observer` and `widen` are not looked at.
-    tokenizer : Tokenizer, optional
+    tokenizer
         For texts; by default the model's own.
-    progress : callable, optional
+    progress
         Called with the steps done and the steps there are.
-
-    Returns
-    -------
-    QuantizedModel
 
     Raises
     ------
@@ -103,16 +99,12 @@ def assemble(
 
     Parameters
     ----------
-    model : CanonicalModel
+    model
         The float model.
-    table : QuantizationTable
+    table
         All its scales.
     summary : mapping
         How they were chosen, for the record; from `calibrate`.
-
-    Returns
-    -------
-    QuantizedModel
 
     Raises
     ------
@@ -158,7 +150,7 @@ def calibrate(
     ----------
     model, calibration, preset, tokenizer, progress
         See `quantize`.
-    options : CalibrationOptions
+    options
         Settings.
 
     Returns

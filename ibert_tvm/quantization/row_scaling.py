@@ -41,14 +41,10 @@ def form(statistics: Statistics, divisor: NDArray[np.float64] | None) -> Activat
 
     Parameters
     ----------
-    statistics : Statistics
+    statistics
         Of the value.
-    divisor : numpy.ndarray, optional
+    divisor
         Per channel [C]: the value is divided by it first (smoothing).
-
-    Returns
-    -------
-    ActivationQuant
     """
     magnitude = statistics.channel_magnitude / (1.0 if divisor is None else divisor)
     scale = max(float(magnitude.max()) * _HEADROOM, SMALLEST_RANGE) / _HIGH

@@ -61,9 +61,9 @@ class ScaleSource(ABC):
 
     Attributes
     ----------
-    model : CanonicalModel
+    model
         The float model.
-    preset : str
+    preset
         Numerics that it is lowered with.
     """
 
@@ -108,11 +108,11 @@ def scale_source(
 
     Parameters
     ----------
-    model : CanonicalModel
+    model
         From `ibert_tvm.load`.
-    preset : str, optional
+    preset
         Numerics that are asked for.
-    calibrated : bool
+    calibrated
         Whether there is calibration data.
 
     Raises

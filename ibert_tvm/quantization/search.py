@@ -63,13 +63,13 @@ class Trial:
 
     Attributes
     ----------
-    recipe : str
+    recipe
         What it is called.
-    work : int
+    work
         Predicted cost of a token, in multiply-adds (`work_per_token`).
-    drop : float
+    drop
         What was measured.
-    holds : bool
+    holds
         Whether that is within the bound.
     """
 
@@ -85,11 +85,11 @@ class Found:
 
     Attributes
     ----------
-    model : QuantizedModel
+    model
         The cheapest that holds the bound.
-    recipe : str
+    recipe
         Its recipe.
-    trials : tuple of Trial
+    trials
         All that were measured, in the order in which they were.
     """
 
@@ -131,18 +131,14 @@ def cosine_drop(
 
     Parameters
     ----------
-    reference : CanonicalModel
+    reference
         The float model.
-    texts : sequence of str or of (str, str)
+    texts
         To measure on.
-    seq_len : int, optional
+    seq_len
         They are truncated to this many tokens.
-    tokenizer : Tokenizer, optional
+    tokenizer
         By default the model's own.
-
-    Returns
-    -------
-    Measure
     """
     from ..evaluation.evaluate import fidelity
 
@@ -175,14 +171,10 @@ def work_per_token(program: Program, short: bool) -> int:
 
     Parameters
     ----------
-    program : Program
+    program
         The integer program.
-    short : bool
+    short
         Whether the target multiplies activations of 16 bits (`multiplies_short`).
-
-    Returns
-    -------
-    int
     """
     work, weights = 0, program.parameters.keys()
     types = {step.name: step.type.dtype for step in program.steps}
@@ -219,26 +211,22 @@ def search(
 
     Parameters
     ----------
-    model : CanonicalModel
+    model
         The float model.
     calibration : sequence of str, or of mappings
         See `ibert_tvm.quantize`.
-    bound : float
+    bound
         Largest drop that is accepted, positive.
-    measure : Measure
+    measure
         Of a quantised model; on data that calibration has not seen.
-    seq_len : int, optional
+    seq_len
         As of `ibert_tvm.quantize`.
-    tokenizer : Tokenizer, optional
+    tokenizer
         By default the model's own.
-    target : str
+    target
         What the costs are predicted for.
-    begin : callable, optional
+    begin
         Called with the name of every recipe before it is tried.
-
-    Returns
-    -------
-    Found
 
     Raises
     ------

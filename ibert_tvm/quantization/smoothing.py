@@ -40,13 +40,13 @@ class OperandQuant:
 
     Attributes
     ----------
-    activation : ActivationQuant
+    activation
         With the divisor in ``channel_divisor`` if there is one.
-    weights : dict of str to WeightQuant
+    weights
         By the name of the reading layer; the divisor is moved into them.
-    alpha : float
+    alpha
         Strength of the smoothing, from which divisors may have been balanced; 0 for none.
-    error : float
+    error
         Mean relative squared error of the layers' outputs, weights rounded to the nearest, on
         tokens of the sample that the search did not look at, where there are any.
     """
@@ -63,17 +63,17 @@ class OperandForm:
 
     Parameters
     ----------
-    smooth, compensate : bool
+    smooth, compensate
         Whether the preset allows a divisor per channel, and rounding with compensation.
-    unsigned : bool
+    unsigned
         Use 0..255 with a zero point.
-    columns : int
+    columns
         Columns into which channels with outliers are split.
-    may_be_by_row : bool
+    may_be_by_row
         Whether the operand may have a scale per row.
-    centred : bool
+    centred
         Whether each channel has a zero point of its own.
-    limit : int
+    limit
         Largest integer of an operand of more than 8 bits, which is symmetric; smaller where sums
         of its products need it to be. 0 for 8 bits.
     """
@@ -94,11 +94,11 @@ def channel_divisor(
 
     Parameters
     ----------
-    magnitude : numpy.ndarray
+    magnitude
         Largest absolute activation per channel [C].
-    columns : numpy.ndarray
+    columns
         Largest absolute weight per column [C].
-    alpha : float
+    alpha
         In (0, 1).
 
     Returns
@@ -124,18 +124,14 @@ def quantize_operand(
 
     Parameters
     ----------
-    statistics : Statistics
+    statistics
         Of the activation, with a sample.
-    weights : mapping of str to numpy.ndarray
+    weights
         Matrices [N, C] of the layers that read it, by layer name.
-    options : CalibrationOptions
+    options
         Observer, alphas.
-    form : OperandForm
+    form
         What preset and place allow.
-
-    Returns
-    -------
-    OperandQuant
     """
     matrix = np.concatenate(list(weights.values())).astype(np.float32)
     sample, seen = statistics.sample, options.observation

@@ -29,7 +29,7 @@ def artefact_lines(source: JsonObject, verbose: bool) -> list[tuple[str, str]]:
     ----------
     source : mapping
         As `ibert_tvm.quantization.complete.SourceScales.to_json` returns it.
-    verbose : bool
+    verbose
         List everything, not only the first few.
 
     Returns

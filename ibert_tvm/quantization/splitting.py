@@ -30,9 +30,9 @@ def split_channels(magnitude: NDArray[np.float64], columns: int) -> NDArray[np.i
 
     Parameters
     ----------
-    magnitude : numpy.ndarray
+    magnitude
         Largest absolute value per channel [C].
-    columns : int
+    columns
         Columns to be added; all of them are.
 
     Returns

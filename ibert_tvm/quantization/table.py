@@ -64,11 +64,11 @@ class TableReport:
 
     Attributes
     ----------
-    alphas : dict of str to float
+    alphas
         Smoothing strength by the canonical name of the smoothed activation.
-    errors : dict of str to float
+    errors
         Relative squared error of the outputs of the layers that read it.
-    by_row : list of str
+    by_row
         Canonical names of the activations that have a scale per token.
     """
 
@@ -82,15 +82,15 @@ class TableBuilder:
 
     Parameters
     ----------
-    needed : mapping of str to Requirement
+    needed
         From `ibert_tvm.relay_passes.lower.requirements`.
-    parameters : mapping of str to numpy.ndarray
+    parameters
         Float weights of the model.
-    preset_name : str
+    preset_name
         "accurate" or "paper".
-    options : CalibrationOptions
+    options
         How scales are chosen.
-    fixed : container of str
+    fixed
         Layers whose integers are given, and stay as they are.
     """
 
@@ -133,9 +133,9 @@ class TableBuilder:
 
         Parameters
         ----------
-        statistics : dict of str to Statistics
+        statistics
             Of every name in `observed`. Samples are dropped as they are used up.
-        advance : callable
+        advance
             Called after each of `operands`.
 
         Returns

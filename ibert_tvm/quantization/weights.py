@@ -29,9 +29,9 @@ def row_scales(
 
     Parameters
     ----------
-    weight : numpy.ndarray
+    weight
         [N, K], float.
-    column_weight : numpy.ndarray, optional
+    column_weight
         [K]: mean square of what each column is multiplied with. Given, the clipping with the
         smallest weighted squared error is searched per row; otherwise nothing is clipped.
 
@@ -64,11 +64,11 @@ def compensated_rounding(
 
     Parameters
     ----------
-    weight : numpy.ndarray
+    weight
         [N, K], float.
-    scale : numpy.ndarray
+    scale
         Scale per row [N].
-    inputs : numpy.ndarray
+    inputs
         What the matrix is multiplied with, after its own quantisation, [tokens, K].
 
     Returns
@@ -109,16 +109,12 @@ def quantize_embedding(
 
     Parameters
     ----------
-    table : numpy.ndarray
+    table
         [V, C], float.
-    per_row : bool
+    per_row
         A scale per row, or (as published) one for the table.
-    fine : bool
+    fine
         Rows of 14 bits, whose requantisation still fits int32, instead of 8.
-
-    Returns
-    -------
-    WeightQuant
     """
     scale = row_scales(table)
     if fine:

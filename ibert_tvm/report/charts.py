@@ -71,7 +71,7 @@ def roofline(parts: Sequence[JsonObject], ceiling: float | None) -> Chart | None
     ----------
     parts : sequence of dict
         Parts of a run, as `ibert bench --per-layer --json` lists them.
-    ceiling : float or None
+    ceiling
         The most that the machine can do, 10^9 multiply-accumulates per second.
 
     Returns

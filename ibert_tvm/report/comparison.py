@@ -37,10 +37,10 @@ class Row:
 
     Attributes
     ----------
-    title : str
-    pointers : tuple of (str or None)
+    title
+    pointers
         Where the value is, of each artefact.
-    form : str
+    form
         As `Numbers.shown` takes it.
     """
 

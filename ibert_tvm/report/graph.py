@@ -27,7 +27,7 @@ def program_graph(model: QuantizedModel) -> JsonDict:
 
     Parameters
     ----------
-    model : QuantizedModel
+    model
         The model.
 
     Returns

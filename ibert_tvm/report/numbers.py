@@ -46,9 +46,9 @@ class Numbers:
 
         Parameters
         ----------
-        pointer : str
+        pointer
             Of a number or a text of the document.
-        form : str
+        form
             Of numbers: Python's format, or "bytes".
         """
         value = self.at(pointer)

@@ -33,7 +33,7 @@ def write_onnx(model: QuantizedModel, graph: JsonObject, path: Path) -> Path:
 
     Parameters
     ----------
-    model : QuantizedModel
+    model
         The model.
     graph : dict
         Its `program_graph`.

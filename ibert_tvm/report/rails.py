@@ -20,13 +20,13 @@ class Rail:
 
     Attributes
     ----------
-    lane : int or None
+    lane
         Of the step; None where all are taken.
-    passing : tuple of int
+    passing
         Lanes that run through the row, those included that the step reads and others after it.
-    read : tuple of int
+    read
         Lanes of what the step reads.
-    goes_on : bool
+    goes_on
         Whether something below reads the step's value, or it is an output.
     """
 
@@ -43,12 +43,8 @@ def draw_rails(steps: Sequence[JsonObject], outputs: Sequence[str]) -> list[Rail
     ----------
     steps : sequence of dict
         In order of execution.
-    outputs : sequence of str
+    outputs
         Values that run on to the end.
-
-    Returns
-    -------
-    list of Rail
     """
     last: dict[str, int] = {}
     for index, step in enumerate(steps):

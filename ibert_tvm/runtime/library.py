@@ -126,7 +126,8 @@ class Library:
         if not self.metadata.tokenizer:
             return None
         return Tokenizer(
-            {name: _inflated(name, text) for name, text in self.metadata.tokenizer.items()}
+            {name: _inflated(name, text) for name, text in self.metadata.tokenizer.items()},
+            self.metadata.info.vocab_size or None,
         )
 
     def run(

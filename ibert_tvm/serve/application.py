@@ -63,11 +63,11 @@ class Service:
 
     Parameters
     ----------
-    encoders : mapping of str to Encoder
+    encoders
         Models by the names that clients use.
-    limits : Limits
+    limits
         How much is taken at a time.
-    workers : int
+    workers
         Processes that compute, of every model; 0 to compute in this one.
 
     Raises
@@ -208,13 +208,13 @@ def create_application(
 
     Parameters
     ----------
-    encoders : mapping of str to Encoder
+    encoders
         Models by the names that clients use; at least one.
-    limits : Limits, optional
+    limits
         How much is taken at a time.
-    api_key : str, optional
+    api_key
         Asked for with every request but ``/health``.
-    workers : int
+    workers
         Processes that compute, of every model: one that dies is started again, and what it was
         computing is computed again. 0 to compute in this process.
 

@@ -52,15 +52,15 @@ class Batcher:
 
     Parameters
     ----------
-    runners : sequence of Runner
+    runners
         What computes, started here.
-    batch_tokens : int
+    batch_tokens
         Most tokens of a batch; a longer text is a batch of its own.
-    queue_tokens : int
+    queue_tokens
         Most tokens that wait.
-    observe : callable, optional
+    observe
         Called with texts and tokens of every batch that was computed.
-    restarted : callable, optional
+    restarted
         Called whenever a runner that was lost is started again.
 
     Raises
@@ -113,9 +113,9 @@ class Batcher:
 
         Parameters
         ----------
-        batch : TokenizedBatch
+        batch
             Its texts; at least one.
-        output : str
+        output
             Which output it gets.
 
         Returns

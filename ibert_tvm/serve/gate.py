@@ -27,11 +27,11 @@ class Gate:
     ----------
     application : callable
         What is behind it.
-    limits : Limits
+    limits
         Most requests at a time, the largest body, and how long it may take to come.
-    api_key : str or None
+    api_key
         Key that clients must send as ``Authorization: Bearer KEY``; None to ask for none.
-    refused : callable
+    refused
         Called with the status of every request that is turned away here.
     """
 

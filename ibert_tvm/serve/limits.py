@@ -13,19 +13,19 @@ class Limits:
 
     Attributes
     ----------
-    batch_tokens : int
+    batch_tokens
         Tokens of all requests that are computed at once.
-    queue_tokens : int
+    queue_tokens
         Tokens that may wait for a model; then requests get 429.
-    requests : int
+    requests
         Requests at a time, of all models; one more gets 429 before it is read.
-    texts : int
+    texts
         Texts of a request.
-    body_bytes : int
+    body_bytes
         Bytes of a request.
-    timeout_seconds : float
+    timeout_seconds
         Seconds until a request is given up with 503, and is not computed any more.
-    stop_seconds : float
+    stop_seconds
         Time for requests that run when the server is told to stop.
 
     Raises

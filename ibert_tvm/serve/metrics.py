@@ -59,7 +59,7 @@ class Measured:
     ----------
     application : callable
         What is behind it.
-    metrics : Metrics
+    metrics
         Where to count.
     """
 

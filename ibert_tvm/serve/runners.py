@@ -33,9 +33,9 @@ class Tokens:
 
     Attributes
     ----------
-    ids, type_ids : numpy.ndarray
+    ids, type_ids
         int32 [tokens], one text behind the other.
-    lengths : numpy.ndarray
+    lengths
         Tokens of every text, int64 [texts].
     """
 
@@ -72,11 +72,11 @@ def compute(library: Library, outputs: Sequence[str], tokens: Tokens) -> Outputs
 
     Parameters
     ----------
-    library : Library
+    library
         What runs.
-    outputs : sequence of str
+    outputs
         Names of outputs with one row per text.
-    tokens : Tokens
+    tokens
         The texts.
 
     Returns
@@ -98,9 +98,9 @@ class LibraryRunner(Runner):
 
     Parameters
     ----------
-    library : Library
+    library
         What runs.
-    outputs : sequence of str
+    outputs
         Outputs that are asked for.
     """
 
@@ -118,13 +118,13 @@ class ProcessRunner(Runner):
 
     Parameters
     ----------
-    library : Library
+    library
         What to run; nothing of it is run here.
-    outputs : sequence of str
+    outputs
         Outputs that are asked for.
-    threads : int or None
+    threads
         As `load_library` takes.
-    seconds : float
+    seconds
         A batch that takes longer is given up, and the process ended.
     """
 
@@ -212,13 +212,13 @@ def runners_of(
 
     Parameters
     ----------
-    library : Library
+    library
         The model.
-    outputs : sequence of str
+    outputs
         Outputs that are asked for.
-    workers : int
+    workers
         Processes, which divide the library's threads among them; 0 to compute in this one.
-    seconds : float
+    seconds
         The longest that a batch may take in a process.
 
     Returns

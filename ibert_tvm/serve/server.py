@@ -24,9 +24,9 @@ def listen(host: str, port: int) -> socket.socket:
 
     Parameters
     ----------
-    host : str
+    host
         Address or name.
-    port : int
+    port
         0 for a free one.
 
     Returns
@@ -88,17 +88,17 @@ def serve(
 
     Parameters
     ----------
-    encoders : mapping of str to Encoder
+    encoders
         Models by name. With workers they are closed: these load them again.
-    opened : socket.socket
+    opened
         From `listen`.
-    limits : Limits
+    limits
         How much is taken at a time.
-    api_key : str or None
+    api_key
         What clients must send.
-    ready : callable
+    ready
         Called when requests are answered.
-    workers : int
+    workers
         As `create_application` takes.
 
     Returns

@@ -42,7 +42,7 @@ def main(descriptor: int) -> None:
 
     Parameters
     ----------
-    descriptor : int
+    descriptor
         Number of the socket's file descriptor.
     """
     # A service manager tells every process of a service to stop. This one goes on until the server

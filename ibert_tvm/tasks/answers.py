@@ -28,13 +28,13 @@ def predicted_answer(
 
     Parameters
     ----------
-    context : str
+    context
         What the windows were made of.
-    windows : sequence of Window
+    windows
         Question and context, overlapping.
-    logits : sequence of numpy.ndarray
+    logits
         float32 [tokens, 2] of each window.
-    unanswerable : bool
+    unanswerable
         Give no answer where in every window the first token, which stands for none, scores more
         than the best span.
 

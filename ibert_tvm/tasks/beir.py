@@ -26,7 +26,7 @@ def read_beir(folder: Path, split: str = "test") -> Retrieval:
     ----------
     folder : pathlib.Path
         With ``corpus.jsonl``, ``queries.jsonl`` and ``qrels``.
-    split : str
+    split
         Name of the file in ``qrels``.
 
     Returns

@@ -27,11 +27,11 @@ def difference_intervals(
 
     Parameters
     ----------
-    pairs : sequence of (Measure, Measure)
+    pairs
         All of the same samples; at least one.
-    seed : int
+    seed
         Of the draws.
-    resamples : int
+    resamples
         How many.
 
     Returns

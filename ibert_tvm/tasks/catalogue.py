@@ -37,13 +37,13 @@ class Options:
 
     Attributes
     ----------
-    columns : mapping of str to str
+    columns
         Columns by what they hold: ``text``, ``pair``, ``label``.
-    labels : mapping of str to str
+    labels
         Classes of the model, by name or number, by the file's label.
-    split : str
+    split
         Of a BEIR folder.
-    limit : int or None
+    limit
         Use only the first samples.
     """
 
@@ -62,17 +62,17 @@ class Task:
 
     Attributes
     ----------
-    name : str
+    name
         As users write it.
-    kinds : tuple of str
+    kinds
         Outputs that it can be measured on, of `ibert_tvm.model.heads.KINDS`.
-    reader : callable
+    reader
         From a path and `Options` to `Samples`.
-    score : callable
+    score
         From samples, a `Side` that reads one of `kinds`, and `Options` to measures.
-    takes : tuple of str
+    takes
         Columns that can be named; empty where the format names them.
-    seq_len : int
+    seq_len
         Tokens that texts are cut off at, where nothing else says it.
     """
 

@@ -18,13 +18,13 @@ class MetricResult:
 
     Attributes
     ----------
-    name : str
+    name
         Of the metric.
-    integer, floating : float or None
+    integer, floating
         Of the integer and the float model; None without the latter too.
-    difference : float or None
+    difference
         Integer less float.
-    interval : (float, float) or None
+    interval
         Of the difference: `bootstrap.difference_intervals`.
     """
 
@@ -63,22 +63,18 @@ def evaluate_task(
 
     Parameters
     ----------
-    task : Task
+    task
         Of `catalogue.TASKS`.
-    samples : Samples
+    samples
         What its `read` gave.
-    integers : Side
+    integers
         The integer model.
-    reference : Side, optional
+    reference
         The float model.
-    options : Options, optional
+    options
         As for `read`.
-    progress : callable, optional
+    progress
         Called with the texts done and the texts there are, of each model in turn.
-
-    Returns
-    -------
-    list of MetricResult
 
     Raises
     ------

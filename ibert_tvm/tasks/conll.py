@@ -20,12 +20,8 @@ def read_conll(path: Path, columns: Mapping[str, str] | None = None) -> Tagged:
     path : pathlib.Path
         The file. Columns are separated by tabs where a line has one, otherwise by spaces; lines
         that begin with ``-DOCSTART-`` or ``# `` are left out.
-    columns : mapping of str to str, optional
+    columns
         Places, counted from 1, of the ``text`` (by default the first) and the ``label`` (the last).
-
-    Returns
-    -------
-    Tagged
 
     Raises
     ------

@@ -35,13 +35,13 @@ def task_drop(
 
     Parameters
     ----------
-    task : Task
+    task
         Of `ibert_tvm.tasks.TASKS`.
-    samples : Samples
+    samples
         What its `read` gave.
-    options : Options
+    options
         As for `read`.
-    reference : CanonicalModel
+    reference
         The float model.
 
     Returns

@@ -20,7 +20,7 @@ def entities_of(tags: Sequence[str]) -> set[Entity]:
 
     Parameters
     ----------
-    tags : sequence of str
+    tags
         Of every word.
 
     Returns

@@ -18,9 +18,9 @@ def malformed(path: Path, line: int, why: str, todo: str = "") -> DataError:
     ----------
     path : pathlib.Path
         The file.
-    line : int
+    line
         Its number, from 1; 0 for the whole file.
-    why, todo : str
+    why, todo
         As for `IbertError`.
     """
     where = f"{path}, line {line}" if line else str(path)

@@ -24,16 +24,16 @@ class GlueFormat:
 
     Attributes
     ----------
-    file : str
+    file
         Name of the development set in the task's folder.
-    texts : tuple of str
+    texts
         Columns of the text, or of the pair.
-    label : str
+    label
         Column of the label or score.
-    order : tuple of str
+    order
         Labels in the order of the classes, as transformers' and the paper's models have them; empty
         for scores.
-    lenient : bool
+    lenient
         Whether GLUE's own files have rows of other lengths, which everybody leaves out.
     """
 
@@ -68,12 +68,8 @@ def read_glue(path: Path, form: GlueFormat) -> Labelled | Scored:
     ----------
     path : pathlib.Path
         The file, or the folder with the development set.
-    form : GlueFormat
+    form
         Of the task.
-
-    Returns
-    -------
-    Labelled or Scored
 
     Raises
     ------
@@ -99,18 +95,14 @@ def texts_of(
     ----------
     path : pathlib.Path
         A table.
-    columns : mapping of str to str
+    columns
         Columns of one text or two, and last of the label.
-    form : TableFormat
+    form
         How rows become fields.
-    order : tuple of str or None
+    order
         Labels in the order of the classes; empty if any label will do.
-    todo : str
+    todo
         As for `read_table`.
-
-    Returns
-    -------
-    Labelled or Scored
 
     Raises
     ------

@@ -22,18 +22,14 @@ def class_numbers(
 
     Parameters
     ----------
-    labels : iterable of str
+    labels
         As the file has them.
-    names : sequence of str
+    names
         The model's, in the order of its classes.
-    order : sequence of str
+    order
         Labels in the order of the classes that the format's own models have; empty if it says none.
-    given : mapping of str to str, optional
+    given
         Names or numbers of classes by label.
-
-    Returns
-    -------
-    dict of str to int
 
     Raises
     ------

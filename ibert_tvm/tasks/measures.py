@@ -22,11 +22,11 @@ class Measure:
 
     Attributes
     ----------
-    name : str
+    name
         As tables show it.
-    samples : int
+    samples
         How many there are: texts, sentences, questions or queries.
-    values : callable
+    values
         From float64 [samples, resamples], how often each sample counts, to float64 [resamples], the
         metric in points; NaN where it has no value.
     """

@@ -28,9 +28,9 @@ def rankings(
 
     Parameters
     ----------
-    queries, documents : numpy.ndarray
+    queries, documents
         Vectors, float32 [queries, channels] and [documents, channels].
-    query_ids, document_ids : sequence of str
+    query_ids, document_ids
         Their identifiers.
 
     Yields

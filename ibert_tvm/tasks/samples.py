@@ -42,13 +42,13 @@ class Labelled(Samples):
 
     Attributes
     ----------
-    texts : sequence of str or of (str, str)
+    texts
         The texts.
-    labels : sequence of str
+    labels
         As the file has them.
-    order : sequence of str
+    order
         The labels in the order of the classes, where the format says it; empty if not.
-    skipped : int
+    skipped
         Rows that were left out.
     """
 
@@ -70,11 +70,11 @@ class Scored(Samples):
 
     Attributes
     ----------
-    texts : sequence of str or of (str, str)
+    texts
         The pairs; where a model is tuned, texts too.
-    scores : sequence of float
+    scores
         The larger the more alike.
-    skipped : int
+    skipped
         Rows that were left out.
     """
 
@@ -91,7 +91,7 @@ class Tagged(Samples):
 
     Attributes
     ----------
-    words, tags : sequence of sequence of str
+    words, tags
         Of every sentence, at least one.
     """
 
@@ -111,13 +111,13 @@ class Questions(Samples):
 
     Attributes
     ----------
-    pairs : sequence of (str, str)
+    pairs
         Question and context.
-    answers : sequence of tuple of str
+    answers
         What counts as right; empty where the context has no answer.
-    unanswerable : bool
+    unanswerable
         Whether there may be such questions, so that a model may say that there is no answer.
-    starts : sequence of int
+    starts
         Where in the context the first answer begins, -1 where it does not occur.
     """
 
@@ -135,9 +135,9 @@ class Retrieval(Samples):
 
     Attributes
     ----------
-    documents, queries : mapping of str to str
+    documents, queries
         Texts by identifier; only queries that are judged.
-    relevance : mapping of str to (mapping of str to int)
+    relevance
         Grades of documents by query; what is not there or 0 is not relevant.
     """
 

@@ -33,17 +33,17 @@ class Side:
 
     Attributes
     ----------
-    info : ModelInfo
+    info
         Of the integer model, for both.
-    tokenizer : Tokenizer
+    tokenizer
         The integer model's, for both.
-    max_length : int
+    max_length
         Tokens that texts are cut off at, and windows have.
-    run : callable
+    run
         From tokens to all outputs in the model's order, float32 [batch, ...] each.
-    progress : callable
+    progress
         Called with the texts done and the texts there are.
-    output : int
+    output
         The output that is read.
     """
 
@@ -146,12 +146,8 @@ def integer_side(encoder: Encoder) -> Side:
 
     Parameters
     ----------
-    encoder : Encoder
+    encoder
         Of the library.
-
-    Returns
-    -------
-    Side
     """
     library = encoder.library
     names = [record.name for record in library.metadata.inputs]
@@ -170,14 +166,10 @@ def float_side(reference: CanonicalModel, integers: Side) -> Side:
 
     Parameters
     ----------
-    reference : CanonicalModel
+    reference
         The float model, as quantisation begins with it.
-    integers : Side
+    integers
         The integer model, whose tokenizer and length it gets.
-
-    Returns
-    -------
-    Side
 
     Raises
     ------

@@ -42,10 +42,6 @@ def read_squad(path: Path) -> Questions:
     path : pathlib.Path
         A JSON document of version 1.1, or of version 2 (where a question has ``is_impossible``).
 
-    Returns
-    -------
-    Questions
-
     Raises
     ------
     DataError

@@ -19,11 +19,11 @@ class TableFormat:
 
     Attributes
     ----------
-    separator : str
+    separator
         One character.
-    quoted : bool
+    quoted
         Whether ``"`` quotes a field, as in RFC 4180; otherwise it is a character like any other.
-    lenient : bool
+    lenient
         Leave out rows with another number of fields than the first one, instead of refusing them.
     """
 
@@ -44,11 +44,11 @@ class Rows:
 
     Attributes
     ----------
-    fields : list of tuple of str
+    fields
         Of every row the wanted columns, in the order in which they were asked for.
-    lines : list of int
+    lines
         Where each row ends in the file.
-    skipped : int
+    skipped
         Rows that were left out (`TableFormat.lenient`).
     """
 
@@ -72,17 +72,13 @@ def read_table(
     ----------
     path : pathlib.Path
         The file.
-    columns : mapping of str to str
+    columns
         What is wanted, and its column: a name in the first line, or where all are numbers, counted
         from 1, the place of the column in a file without such a line.
-    form : TableFormat
+    form
         How rows become fields.
-    todo : str
+    todo
         What to do about a column that is not there.
-
-    Returns
-    -------
-    Rows
 
     Raises
     ------

@@ -38,7 +38,7 @@ class Examples:
     ----------
     samples : Labelled, Scored, Tagged or Questions
         Classes, numbers, tags or answers; without labels those of a `Labelled` are empty.
-    task : str
+    task
         A name of `ibert_tvm.tasks.TASKS`; by default that of such samples.
     """
 
@@ -93,9 +93,9 @@ def read_examples(
         The task's file, or a folder with ``train.*`` and the development set. Without a task
         ``*.tsv`` or ``*.csv``, whose first line names the columns, or any other name: a text on
         each line, without labels.
-    task : str, optional
+    task
         Of `ibert_tvm.tasks.TASKS`.
-    columns : mapping of str to str, optional
+    columns
         Columns by what they hold: ``text``, ``pair``, ``label``. Without a task by default those of
         `TEXT_COLUMNS` and `LABEL_COLUMNS` that the file has; labels that are numbers and not all
         whole are such, others are classes.

@@ -59,9 +59,9 @@ class FinetuneResult:
         there was none.
     integer_stage : dict
         The same with integers; ``before`` is the score of calibration alone.
-    labels : tuple of str
+    labels
         Names of the classes, in the order of the logits.
-    examples, dev_examples : int
+    examples, dev_examples
         How many there were.
     """
 
@@ -85,24 +85,20 @@ def finetune(
 
     Parameters
     ----------
-    model : path
+    model
         A Hugging Face folder of a float model.
-    data : Examples
+    data
         What it is tuned on.
-    output : path
+    output
         The folder to write; `ibert quantize` and ``from_pretrained`` read it.
-    settings : FinetuneSettings, optional
+    settings
         By default the paper's recipe.
-    dev : Examples, optional
+    dev
         What decides which epoch was best; by default a tenth of the data is taken apart.
-    progress : callable, optional
+    progress
         ``progress(name)`` is a context that yields ``advance(done, total)``.
-    float_output : path, optional
+    float_output
         The folder to write the model of the float stage to, what an integer model is compared with.
-
-    Returns
-    -------
-    FinetuneResult
 
     Raises
     ------

@@ -22,11 +22,11 @@ class IntegerProgram:
 
     Parameters
     ----------
-    program : Program
+    program
         Of the integer dialect, as lowering makes it.
-    parameters : mapping of str to numpy.ndarray
+    parameters
         Its constants.
-    device : torch.device
+    device
         Where it runs.
     """
 
@@ -44,7 +44,7 @@ class IntegerProgram:
 
         Parameters
         ----------
-        inputs : mapping of str to torch.Tensor
+        inputs
             Integers [batch, seq_len], and what else the program takes.
 
         Returns

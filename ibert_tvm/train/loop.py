@@ -36,11 +36,11 @@ def shuffled(random: np.random.Generator, lengths: Sequence[int], size: int) -> 
 
     Parameters
     ----------
-    random : numpy.random.Generator
+    random
         What decides.
-    lengths : sequence of int
+    lengths
         Of the examples, in tokens.
-    size : int
+    size
         Examples of a batch.
 
     Returns
@@ -65,15 +65,15 @@ class Schedule:
 
     Parameters
     ----------
-    settings : FinetuneSettings
+    settings
         Of the fine-tuning.
-    lengths : tuple of int
+    lengths
         Of the training examples, in tokens.
-    epochs : int
+    epochs
         Of this stage.
-    learning_rate : float
+    learning_rate
         The largest of this stage.
-    seed : int
+    seed
         Of the order of the examples.
     """
 
@@ -120,15 +120,15 @@ class Tracked:
 
     Attributes
     ----------
-    step : int
+    step
         Steps that were made.
     best, best_step : float, int
         The best score of the dev set, and when.
-    waited : int
+    waited
         Epochs since then.
-    history : list of dict
+    history
         Per epoch: loss of the training, score of the dev set.
-    loss_sum : float
+    loss_sum
         Of the steps of this epoch.
     """
 
@@ -150,19 +150,19 @@ class Loop:
 
     Parameters
     ----------
-    module : torch.nn.Module
+    module
         Its parameters that need gradients are trained.
-    loss : callable
+    loss
         ``loss(indices) -> tensor``: mean over these examples.
-    score : callable
+    score
         ``score() -> float`` of the dev set, larger is better; called behind each epoch.
-    schedule : Schedule
+    schedule
         When and how.
     file : pathlib.Path
         The checkpoint.
-    advance : callable
+    advance
         Called with steps done and steps there are.
-    log_scales : iterable of torch.nn.Parameter
+    log_scales
         Those of the parameters that are logarithms of scales.
     """
 

@@ -21,11 +21,11 @@ def loss_of(
     ----------
     result : transformers.utils.ModelOutput
         The outputs.
-    output : OutputInfo
+    output
         Of the head.
     config : transformers.PretrainedConfig
         ``problem_type`` and the number of labels, which decide as in transformers.
-    labels : mapping of str to torch.Tensor
+    labels
         ``labels``, [batch] or [batch, seq_len] (-100 does not count), or ``start_positions`` and
         ``end_positions``, [batch].
 

@@ -55,13 +55,13 @@ class IntegerModel(torch.nn.Module):
     ----------
     model : transformers.PreTrainedModel
         Holds the float weights, which are trained.
-    canonical : CanonicalModel
+    canonical
         The same model in canonical form.
-    scales : TrainedScales or IbertQuantization
+    scales
         What stays fixed while weights change.
-    learn_scales : bool
+    learn_scales
         Whether scales of matrix operands are trained (LSQ).
-    folder : Path, optional
+    folder
         Where the model was read: files besides the weights are saved again.
 
     Attributes
@@ -270,12 +270,12 @@ class IntegerModel(torch.nn.Module):
 
         Parameters
         ----------
-        input_ids, attention_mask, token_type_ids : torch.Tensor, optional
+        input_ids, attention_mask, token_type_ids
             [batch, seq_len] int64. A mask that is missing is all ones, types are all 0; types are
             not looked at where the model has one.
-        labels, start_positions, end_positions : torch.Tensor, optional
+        labels, start_positions, end_positions
             What a loss is computed of, see `ibert_tvm.train.losses.loss_of`.
-        pixel_values, input_features : torch.Tensor, optional
+        pixel_values, input_features
             Images or features, float32.
 
         Returns
@@ -396,7 +396,7 @@ class IntegerModel(torch.nn.Module):
 
         Parameters
         ----------
-        output : path
+        output
             The folder; one that holds a trained model is replaced.
 
         Returns

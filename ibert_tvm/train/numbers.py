@@ -29,9 +29,9 @@ def exact_product(a: torch.Tensor, b: torch.Tensor, largest_a: int, largest_b: i
 
     Parameters
     ----------
-    a, b : torch.Tensor
+    a, b
         int64 [..., M, K] and [..., K, N].
-    largest_a, largest_b : int
+    largest_a, largest_b
         Bounds of their magnitudes.
 
     Returns
@@ -68,7 +68,7 @@ class TensorNumbers:
 
     Parameters
     ----------
-    device : torch.device
+    device
         Of all tensors.
     """
 

@@ -28,15 +28,11 @@ def class_names(data: Examples, dev: Examples, own: Sequence[str] | None = None)
 
     Parameters
     ----------
-    data, dev : Examples
+    data, dev
         What is learned, and what is measured.
-    own : sequence of str, optional
+    own
         Names of the classes of the model's own head, which stay in their order if they are those of
         the labels.
-
-    Returns
-    -------
-    tuple of str
 
     Raises
     ------
@@ -72,13 +68,13 @@ class Objective:
 
     Parameters
     ----------
-    examples : Examples
+    examples
         What is learned.
-    names : tuple of str
+    names
         Of `class_names`.
-    tokenizer : Tokenizer
+    tokenizer
         Of the model.
-    seq_len : int
+    seq_len
         Texts are truncated to this many tokens.
     """
 

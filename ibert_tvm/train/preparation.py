@@ -49,20 +49,16 @@ def prepare(
     calibration : sequence of str, or of mappings, optional
         Texts or batches that scales are chosen from, as for `ibert_tvm.quantize`; needed unless the
         model has scales of an earlier training.
-    head : str, optional
+    head
         One of `ibert_tvm.model.heads.HEADS`.
-    seq_len : int, optional
+    seq_len
         Calibration texts are truncated to this many tokens, as for `ibert_tvm.quantize`.
     fidelity : {"fast", "default", "best"}
         How scales are chosen, preset "accurate".
-    learn_scales : bool
+    learn_scales
         Train the scales of matrix operands too (LSQ). Otherwise they stay as calibrated.
-    progress : callable, optional
+    progress
         Called with the steps of the calibration done and those there are.
-
-    Returns
-    -------
-    IntegerModel
 
     Raises
     ------

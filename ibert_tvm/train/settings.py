@@ -21,41 +21,41 @@ class FinetuneSettings:
 
     Parameters
     ----------
-    preset : str
+    preset
         Numerics.
-    float_epochs : int
+    float_epochs
         Epochs in float before those with integers; 0 for a model that is tuned already.
-    epochs : int
+    epochs
         Epochs with integers; the paper has 6 or 12.
-    float_learning_rate : float
+    float_learning_rate
         Largest one in float.
-    learning_rate : float
+    learning_rate
         Largest one with integers; the paper has 5e-7 to 2e-6.
-    scale_learning_rate : float
+    scale_learning_rate
         Largest one of the logarithms of scales, where they are trained.
-    dropout : float
+    dropout
         In float; the paper has 0 or 0.1.
-    batch_size : int
+    batch_size
         Examples of a forward pass.
-    accumulation : int
+    accumulation
         Forward passes of a step.
-    weight_decay, warmup : float
+    weight_decay, warmup
         Of AdamW, and share of the steps in which a learning rate grows; it falls to 0 in the rest.
-    seq_len : int
+    seq_len
         Truncate texts to this many tokens.
-    seed : int
+    seed
         Of everything random.
     distillation : {"none", "logits", "embeddings"}
         Learn what the float model gives, too; or alone, without labels.
-    patience : int
+    patience
         End a stage after so many epochs without a better dev set; 0: never.
     trained : {"all", "vectors"}
         With integers: all weights; or biases and norms alone, for a learning rate of 1e-3 or so.
-    learn_scales : bool
+    learn_scales
         Train the scales of activations, too.
-    calibration : int
+    calibration
         Training texts that scales are chosen from.
-    checkpoint_steps : int
+    checkpoint_steps
         Steps between two checkpoints.
 
     Raises

@@ -26,15 +26,15 @@ class WeightSource:
 
     Attributes
     ----------
-    parameter : str
+    parameter
         Name in the model's ``named_parameters()``.
-    rows : numpy.ndarray or None
+    rows
         Which rows of it, int64; None for all, in order.
-    transposed : bool
+    transposed
         Whether rows are columns there.
-    factor, offset : float
+    factor, offset
         What it is multiplied with, and what is added.
-    row : tuple of (str, int), or None
+    row
         A row of another parameter that is added to every row.
     """
 
@@ -75,9 +75,9 @@ def weight_sources(
 
     Parameters
     ----------
-    model : torch.nn.Module
+    model
         What was imported.
-    weights : mapping of str to numpy.ndarray
+    weights
         Of the canonical module, by parameter name.
 
     Returns

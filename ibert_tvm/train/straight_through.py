@@ -72,15 +72,15 @@ def replaced(
 
     Parameters
     ----------
-    value : torch.Tensor
+    value
         Of the float operator, float32.
-    real : torch.Tensor
+    real
         What the integers stand for, same shape.
-    bounds : tuple of torch.Tensor, optional
+    bounds
         Least and largest real number that is not clamped; they broadcast.
-    scale : torch.Tensor, optional
+    scale
         A scale that is learned; `real` grows in proportion to it.
-    levels : int
+    levels
         Integers to a side, by which LSQ weighs the gradient of a scale.
     """
     result: torch.Tensor = _Replace.apply(value, real, bounds, scale, levels)
@@ -93,15 +93,15 @@ class Reading:
 
     Attributes
     ----------
-    step : str
+    step
         Name of the integer operator.
-    scale, zero_point : torch.Tensor
+    scale, zero_point
         float32, one or one per channel.
-    columns : torch.Tensor or None
+    columns
         The channel of each column, where channels are split.
-    bounds : tuple of torch.Tensor, or None
+    bounds
         Least and largest real number that is not clamped.
-    levels : int
+    levels
         Integers to a side.
     """
 
@@ -133,13 +133,13 @@ def readings(
 
     Parameters
     ----------
-    forms : mapping of str to list of dict
+    forms
         ``values`` of what lowering says of scales, by canonical name.
-    needed : mapping of str to Requirement
+    needed
         Of the model.
-    table : QuantizationTable
+    table
         Of the model.
-    device : torch.device
+    device
         Of the tensors.
 
     Returns
@@ -206,11 +206,11 @@ class FloatTwin:
 
     Parameters
     ----------
-    steps : list of FloatStep
+    steps
         Operators of the canonical module that an output depends on.
-    forms : mapping of (str, str) to Reading
+    forms
         From `readings`.
-    scales : mapping of str to torch.Tensor
+    scales
         Learned scales by canonical name; empty where they are frozen.
     """
 
@@ -233,7 +233,7 @@ class FloatTwin:
         ----------
         given : mapping of relax.Var to torch.Tensor
             Inputs and weights.
-        integers : mapping of str to torch.Tensor
+        integers
             Of the integer program, by step.
 
         Returns

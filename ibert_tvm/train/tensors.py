@@ -31,7 +31,7 @@ def tensor_of(value: object, device: torch.device) -> Any:
     ----------
     value : TensorArray, numpy.ndarray, number or other
         An operand, or an index.
-    device : torch.device
+    device
         Where arrays are put.
     """
     if isinstance(value, TensorArray):
@@ -47,12 +47,12 @@ class TensorArray(NDArrayOperatorsMixin):
 
     Parameters
     ----------
-    tensor : torch.Tensor
+    tensor
         Of any type that both libraries have.
 
     Attributes
     ----------
-    tensor : torch.Tensor
+    tensor
     """
 
     __slots__ = ("tensor",)

@@ -43,13 +43,13 @@ def verify(
         A ``NAME.ibert`` folder, a library, or a package for a microcontroller.
     model : pathlib.Path, optional
         The folder that a library or package was compiled from.
-    inputs : int
+    inputs
         How many random inputs, at least one of each compiled shape.
-    emulate : bool
+    emulate
         Run a library without runtime, or a package, under the emulator of its target.
-    seed : int
+    seed
         Of the random inputs.
-    progress : callable
+    progress
         Called with the name of each check as it starts.
     address : ibert_tvm.targets.rpc.Address, optional
         Run a library on that board.

@@ -23,13 +23,13 @@ class Check:
 
     Attributes
     ----------
-    name : str
+    name
         What was checked.
     facts : dict
         How, JSON-able.
-    findings : tuple of str
+    findings
         What does not hold; empty if all does. Of many the first twenty.
-    not_run : str
+    not_run
         Why it could not be made here; empty if it was made.
     """
 
@@ -50,13 +50,13 @@ class Certificate:
 
     Attributes
     ----------
-    artefact : str
+    artefact
         Name of the file or folder.
-    sha256 : str
+    sha256
         Of the library, or of the folder's manifest, which holds the hashes of its files.
-    model_sha256 : str
+    model_sha256
         Of the manifest of the model that a library was compared with; else empty.
-    checks : tuple of Check
+    checks
         In the order in which they were made; what a failed one stands in the way of is not there.
     """
 
@@ -99,7 +99,7 @@ class Certificate:
 
         Parameters
         ----------
-        tables : bool
+        tables
             With the interval and the widest intermediate of every value.
         """
         lines = [f"{self.artefact}: sha256 {self.sha256}"]

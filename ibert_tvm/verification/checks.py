@@ -34,14 +34,10 @@ def check_intervals(model: QuantizedModel, batches: list[Batch]) -> Check:
 
     Parameters
     ----------
-    model : QuantizedModel
+    model
         With its integer constants.
-    batches : list of Batch
+    batches
         The two smallest are evaluated without bounds, or in 64 bits where that would take minutes.
-
-    Returns
-    -------
-    Check
     """
     from ..relay_passes.errors import CompilerError
     from ..relay_passes.integer.ranges import analyse_ranges
@@ -96,16 +92,16 @@ def check_same_bits(
 
     Parameters
     ----------
-    model : QuantizedModel
+    model
         The reference.
-    batches : list of Batch
+    batches
         Inputs.
     run : callable
         Runs the code on inputs, and gives integers by name of the output. That a device refuses it
         or fails is a finding.
     facts : mapping
         Where it runs.
-    found : str
+    found
         A first finding, or nothing.
     advance : callable
         Called with how many inputs are done, and how many there are.

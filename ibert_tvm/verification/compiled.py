@@ -28,9 +28,9 @@ class Compiled(ABC):
     ----------
     facts : dict
         Of the check of its digests.
-    source_sha256 : str
+    source_sha256
         Of the source of the model that it was compiled from.
-    shapes : list of (int, int)
+    shapes
         Rows and tokens that it was compiled for.
     """
 
@@ -54,7 +54,7 @@ class CompiledLibrary(Compiled):
     ----------
     path : pathlib.Path
         The file.
-    emulate : bool
+    emulate
         Run it under the emulator of its target.
     address : ibert_tvm.targets.rpc.Address, optional
         Run it on that board.
@@ -125,7 +125,7 @@ class CompiledPackage(Compiled):
     ----------
     path : pathlib.Path
         The folder.
-    emulate : bool
+    emulate
         Link firmware and run it under the emulator of its target.
     scratch : pathlib.Path
         An empty folder for objects and firmware.

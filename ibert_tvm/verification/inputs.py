@@ -28,13 +28,13 @@ def random_batches(
 
     Parameters
     ----------
-    info : ModelInfo
+    info
         The model.
-    shapes : list of (int, int)
+    shapes
         Rows and tokens.
-    count : int
+    count
         How many; every shape is met once at least.
-    seed : int
+    seed
         Of the random numbers.
 
     Yields

@@ -55,7 +55,7 @@ def main_function(module: tvm.IRModule) -> relax.Function:
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         A canonical module.
 
     Returns
@@ -84,7 +84,7 @@ def canonical_calls(module: tvm.IRModule) -> Iterator[tuple[relax.Var, relax.Cal
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         A canonical module.
 
     Yields
@@ -127,7 +127,7 @@ def num_inputs(function: relax.Function) -> int:
 
     Parameters
     ----------
-    function : relax.Function
+    function
         ``main`` of a canonical module.
 
     Returns
@@ -164,7 +164,7 @@ def check_canonical(module: tvm.IRModule) -> None:
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         The module.
 
     Raises

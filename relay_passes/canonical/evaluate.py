@@ -42,11 +42,11 @@ class FloatStep:
 
     Attributes
     ----------
-    operator : CanonicalOperator
+    operator
         What is computed.
-    operands : dict of str to relax.Var
+    operands
         By name: inputs, weights, or results of earlier steps.
-    result : relax.Var
+    result
     """
 
     operator: CanonicalOperator
@@ -59,9 +59,9 @@ class FloatModel:
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         A canonical module.
-    parameters : mapping of str to numpy.ndarray
+    parameters
         Its weights by parameter name, float32.
     capture_names : iterable of str or "all"
         Canonical names of the values that `run` returns besides the outputs; ``"all"`` for every
@@ -113,7 +113,7 @@ class FloatModel:
 
         Parameters
         ----------
-        inputs : mapping of str to numpy.ndarray
+        inputs
             Every input of the module by name: [batch, seq_len] of any integer type, images
             [batch, channels, height, width] or features [batch, channels, frames] of any float
             type.

@@ -38,9 +38,9 @@ class CanonicalOperator(Record):
 
     Class variables
     ---------------
-    BY_SEQUENCE : bool
+    BY_SEQUENCE
         Whether tokens of one sequence meet, [b, s, C] to [b, s, C].
-    ELEMENTWISE : bool
+    ELEMENTWISE
         Whether an entry of the result needs entries of the operands at its own place only.
     """
 

@@ -69,14 +69,10 @@ def call_operator(operator: Record, operands: Mapping[str, relax.Expr | None]) -
 
     Parameters
     ----------
-    operator : Record
+    operator
         With its attributes.
-    operands : mapping of str to relax.Expr or None
+    operands
         By name; None leaves an optional one out.
-
-    Returns
-    -------
-    relax.Call
 
     Raises
     ------
@@ -104,7 +100,7 @@ def builder(record: type[Record]) -> Callable[..., relax.Call]:
 
     Parameters
     ----------
-    record : type of Record
+    record
         The operator.
 
     Returns

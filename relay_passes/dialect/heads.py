@@ -12,14 +12,10 @@ def shares_heads(num_heads: int, query_channels: int, key_channels: int) -> bool
 
     Parameters
     ----------
-    num_heads : int
+    num_heads
         Heads of the queries.
-    query_channels, key_channels : int
+    query_channels, key_channels
         Channels of all heads; every head has as many.
-
-    Returns
-    -------
-    bool
     """
     heads, rest = divmod(key_channels, query_channels // num_heads)
     return heads > 0 and not rest and num_heads % heads == 0
@@ -30,9 +26,9 @@ def norm_rows(channels: int, width: int, own: int | None) -> int | None:
 
     Parameters
     ----------
-    channels, width : int
+    channels, width
         Of a token, and of a row: a head.
-    own : int, optional
+    own
         How many rows of a token have weights of their own; without it they share one row of them.
 
     Returns

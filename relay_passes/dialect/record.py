@@ -60,15 +60,15 @@ class Dialect:
 
     Parameters
     ----------
-    name : str
+    name
         What its operators' names begin with.
-    error : type of CompilerError
+    error
         What is raised where a call breaks a rule.
-    remedy : str
+    remedy
         What a user does about a call that cannot be.
-    cast : str
+    cast
         What a user does about an operand of another type.
-    operators : dict of str to type of Record
+    operators
         Filled as classes are defined.
     """
 
@@ -100,30 +100,30 @@ class Operand:
 
     Parameters
     ----------
-    name : str
+    name
         As the body takes it.
-    dtypes : tuple of str
+    dtypes
         Storage types that it may have.
-    shape : str
+    shape
         Dimensions, by names that stand for one extent in all operands: ``"... K"`` (any leading
         dimensions), ``"N K"``. ``"... 1"`` ends in a single entry, ``"1|C"`` is one entry, or one
         per C; ``" or "`` separates forms of different rank. Capitals are known numbers, what else
         a batch has may be symbolic.
-    optional : bool
+    optional
         Whether a call may leave it out.
-    by_token : bool
+    by_token
         Whether it has one entry per token, [batch, seq_len], that moves with the token where
         padding is left out: ids, a mask.
-    is_mask : bool
+    is_mask
         Whether it is 0 at padding.
-    packed : bool
+    packed
         Whether kernels read it in the order of the target's dot-product instruction: a weight.
-    is_input : bool
+    is_input
         Whether it must be an input of the model itself.
-    section : str
+    section
         Of the quantisation table, where the integers of a matrix of floats are: "weights" or
         "embeddings".
-    counted : int, optional
+    counted
         Smallest number that may be in it, of an operand that holds numbers of rows or tokens:
         kernels read at these places unchecked, so in an untrusted program nothing but an operator
         that counts may have made it.
@@ -161,11 +161,11 @@ def flattened(prefix: str, kind: type | Mapping[str, type], choice: str = "") ->
 
     Parameters
     ----------
-    prefix : str
+    prefix
         Of the attributes that its fields become.
-    kind : type or mapping of str to type
+    kind
         Its class, or several by the word that the attribute `choice` has for each.
-    choice : str
+    choice
         Name of that attribute.
     """
     return {"prefix": prefix, "kind": kind, "choice": choice}
@@ -177,17 +177,17 @@ class Record:
 
     Class variables
     ---------------
-    DIALECT : Dialect
-    OP : str
+    DIALECT
+    OP
         Name of the operator.
-    OPERANDS : tuple of Operand
+    OPERANDS
         In the order of a call; optional ones that it leaves out are skipped.
-    RESULT : str
+    RESULT
         Shape of the result, in the dimensions that operands name.
 
     Parameters
     ----------
-    name : str
+    name
         Canonical name of the value that the operator produces, unique in the module.
     """
 
@@ -270,7 +270,7 @@ class Record:
 
         Parameters
         ----------
-        types : mapping of str to TensorType
+        types
             Of the operands by name; optional ones may be missing.
 
         Raises

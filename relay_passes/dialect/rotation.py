@@ -10,9 +10,9 @@ def rotation_problem(num_heads: int, dims: Dims) -> tuple[str, str, str] | None:
 
     Parameters
     ----------
-    num_heads : int
+    num_heads
         Heads.
-    dims : Dims
+    dims
         ``s`` tokens (unless symbolic), ``C`` channels, and a table of ``P`` positions and ``R``
         columns.
     """

@@ -12,9 +12,9 @@ class SymbolicDim:
 
     Parameters
     ----------
-    symbol : str
+    symbol
         "batch" or "seq_len".
-    plus : int
+    plus
         What is added to it.
     """
 
@@ -39,7 +39,7 @@ class TensorType:
     ----------
     shape : tuple of int or SymbolicDim
         Dimensions.
-    dtype : str
+    dtype
         Such as ``"int8"``.
     """
 

@@ -8,11 +8,11 @@ def count(extent: int, width: int, stride: int, borders: int) -> int:
 
     Parameters
     ----------
-    extent : int
+    extent
         Of the axis.
-    width, stride : int
+    width, stride
         Of a window, and from one to the next; at least 1.
-    borders : int
+    borders
         What lies around the axis, at both ends together.
 
     Returns

@@ -48,7 +48,7 @@ class NumpyNumbers:
 
     Parameters
     ----------
-    kind : type
+    kind
         ``numpy.int64``, or ``object`` for integers without bounds.
     """
 
@@ -182,13 +182,13 @@ class ArrayDomain:
 
     Parameters
     ----------
-    batch : int
+    batch
         Sequences.
-    where : str
+    where
         The operator, for messages.
-    numbers : Numbers
+    numbers
         What arrays are made of.
-    stages : dict of str to ArrayTensor, optional
+    stages
         Where to keep intermediates, by name.
     """
 

@@ -15,9 +15,9 @@ class Axis:
 
     Parameters
     ----------
-    extent : int
+    extent
         Entries that there are.
-    before, after : int
+    before, after
         How far windows reach in front of the first, and behind the last.
     """
 

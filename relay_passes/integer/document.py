@@ -53,7 +53,7 @@ def write_document(program: Program) -> str:
 
     Parameters
     ----------
-    program : Program
+    program
         Of the integer dialect.
 
     Returns
@@ -110,7 +110,7 @@ def read_document(text: str) -> Program:
 
     Parameters
     ----------
-    text : str
+    text
         The document, of anyone.
 
     Returns

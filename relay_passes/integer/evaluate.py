@@ -37,11 +37,11 @@ def check_array(name: str, type_: TensorType, array: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    name : str
+    name
         Of a parameter of an integer function.
-    type_ : TensorType
+    type_
         Its type; symbolic dimensions take any extent.
-    array : numpy.ndarray
+    array
         Integers of any width.
 
     Returns
@@ -77,9 +77,9 @@ def lookup(types: Mapping[str, TensorType], arrays: Arrays) -> dict[str, np.ndar
 
     Parameters
     ----------
-    types : mapping of str to TensorType
+    types
         Of the parameters.
-    arrays : mapping of str to numpy.ndarray
+    arrays
         May hold more than is needed.
 
     Raises
@@ -108,13 +108,13 @@ def run_operator(
 
     Parameters
     ----------
-    operator : Operator
+    operator
         What is computed.
-    operands : mapping of str to numpy.ndarray
+    operands
         By name, in their storage types; hidden values are [batch, seq_len, channels].
-    kind : type
+    kind
         ``numpy.int64``, or ``object`` for integers without bounds.
-    stages : dict of str to numpy.ndarray, optional
+    stages
         Receives the intermediates by name, or of what meets the tokens of a sequence the least and
         the largest entry of each.
 
@@ -147,15 +147,15 @@ def run_whole(
 
     Parameters
     ----------
-    operator : Operator
+    operator
         What is computed; not `Serial`.
-    operands : mapping of str to Array
+    operands
         By name; hidden values are [batch, seq_len, channels].
-    dtypes : mapping of str to str
+    dtypes
         Their storage types.
-    numbers : Numbers
+    numbers
         What their arrays are made of.
-    stages : dict of str to ArrayTensor, optional
+    stages
         Receives the intermediates.
 
     Returns
@@ -245,11 +245,11 @@ def evaluate_all(
     module : Program or IRModule
         A program, or a module of the integer dialect, with symbolic or static batch and sequence
         length.
-    inputs : mapping of str to numpy.ndarray
+    inputs
         The leading, non-weight parameters by name (input_ids, attention_mask ...).
-    parameters : mapping of str to numpy.ndarray
+    parameters
         The integer constants by name.
-    function : str
+    function
         Name of the function.
 
     Returns

@@ -21,7 +21,7 @@ def accumulator_bounds(weight: Integers, low: int, high: int) -> tuple[Integers,
     ----------
     weight : numpy.ndarray
         Integers [N, K].
-    low, high : int
+    low, high
         Interval of every entry of x.
 
     Returns
@@ -41,7 +41,7 @@ def largest_partial_sum(weight: Integers, bias: Integers, magnitude: int) -> Int
     ----------
     weight, bias : numpy.ndarray
         Integers [N, K] and [N].
-    magnitude : int
+    magnitude
         Bound of every ``|x[k]|``.
 
     Returns
@@ -116,11 +116,11 @@ class IntervalTensor:
 
     Parameters
     ----------
-    value : Ranged
+    value
         What every entry is.
-    shape : tuple of int
+    shape
         Extents.
-    dtype : str
+    dtype
         Storage type.
     array : numpy.ndarray, optional
         Contents, where they are known.
@@ -143,7 +143,7 @@ class IntervalDomain:
 
     Parameters
     ----------
-    batch : int
+    batch
         Sequences.
     checked : collection of Ranged
         Values of the program's inputs: the runtime checks what they name.

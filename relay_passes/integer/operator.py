@@ -33,8 +33,8 @@ class Operator(Record):
 
     Class variables
     ---------------
-    TRAITS : Traits
-    KEEPS : str
+    TRAITS
+    KEEPS
         The operand whose type the result has.
     """
 
@@ -104,9 +104,9 @@ class Elementwise(Operator):
 
     Class variables
     ---------------
-    STAGE : str
+    STAGE
         Name of the block.
-    NARROW_STAGE : bool
+    NARROW_STAGE
         Whether a kernel keeps the block in the narrowest type, not in that of the result: what
         follows goes on from there.
     """
@@ -149,7 +149,7 @@ class Serial(Operator):
 
     Class variables
     ---------------
-    LEAST : int
+    LEAST
         Smallest number in the result.
     """
 

@@ -15,12 +15,12 @@ class Step:
 
     Parameters
     ----------
-    operator : Operator
+    operator
         What it computes.
-    operands : mapping of str to str
+    operands
         The values that it reads, by name of the operand: each is an input, a parameter or the name
         of an earlier step.
-    type : TensorType
+    type
         Of its result.
     """
 
@@ -40,13 +40,13 @@ class Program:
 
     Parameters
     ----------
-    inputs : mapping of str to TensorType
+    inputs
         What a caller passes (ids, mask).
-    parameters : mapping of str to TensorType
+    parameters
         Integer constants of the model.
-    steps : tuple of Step
+    steps
         In order of execution.
-    outputs : tuple of str
+    outputs
         Names of the values that it returns.
     """
 

@@ -35,13 +35,13 @@ class ValueRange:
 
     Parameters
     ----------
-    low, high : int
+    low, high
         Closed interval.
-    dtype : str
+    dtype
         Type it is stored in.
-    width : int
+    width
         Bits of the widest intermediate (sign included) of the operator that makes it.
-    stages : dict of str to (int, int)
+    stages
         Intervals of intermediates that are reductions or feed one: sums, scores, accumulators.
     """
 
@@ -65,9 +65,9 @@ class RangeReport:
 
     Parameters
     ----------
-    max_seq_len : int
+    max_seq_len
         The proof holds for sequences up to this length, and for any batch.
-    details : dict of str to ValueRange
+    details
         By canonical name, in order of execution.
     """
 
@@ -85,7 +85,7 @@ def longest_sequence(program: Program) -> int:
 
     Parameters
     ----------
-    program : Program
+    program
         A program of the integer dialect.
 
     Raises
@@ -148,11 +148,11 @@ def analyse_ranges(
     ----------
     module : Program or IRModule
         A program, or a module of the integer dialect.
-    parameters : mapping of str to numpy.ndarray
+    parameters
         The integer constants by name.
-    function : str
+    function
         Name of the function.
-    max_seq_len : int, optional
+    max_seq_len
         Longest sequence the proof shall cover where the length is symbolic; by default the
         longest one that the model's positions allow.
 

@@ -77,9 +77,9 @@ def read_program(module: IRModule, function: str = "main") -> Program:
 
     Parameters
     ----------
-    module : IRModule
+    module
         A module of the integer dialect.
-    function : str
+    function
         Name of the function.
 
     Raises
@@ -103,7 +103,7 @@ def to_module(program: Program) -> IRModule:
 
     Parameters
     ----------
-    program : Program
+    program
         Of the integer dialect.
 
     Returns

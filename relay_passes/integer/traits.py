@@ -11,36 +11,36 @@ class Traits:
 
     Parameters
     ----------
-    elementwise : bool
+    elementwise
         An entry of the result needs entries at its own place only (and constants, or table rows
         that it looks up), so it joins the kernel that makes its operand.
-    takes_epilogue : bool
+    takes_epilogue
         Elementwise operators may join its kernel; not where the result has another iteration
         space than what would follow.
-    per_token : bool
+    per_token
         Every token is treated by itself, wherever it lies: closed under leaving out padding.
-    row_statistics : bool
+    row_statistics
         It reduces rows of channels, and a kernel may keep a row in registers meanwhile.
-    joins_rows : bool
+    joins_rows
         An entry of the result needs the row at its place only, so it joins a kernel that keeps a
         row and makes its operand.
-    rescales : bool
+    rescales
         It only changes the scale of what a sum takes: the sum's kernel may do it instead.
-    sums : bool
+    sums
         It adds two values of one scale; of the two, the one made last brings the kernel.
-    view : bool
+    view
         The result is a run of its operand's channels, which a reader may find in place:
         ``run_of(channels)`` says which.
-    reads_views : tuple of str
+    reads_views
         Operands that are read in place where a view makes them.
-    offsets : bool
+    offsets
         It has the attributes zero_point and dtype, and bounds low and high where it clamps; the
         result moves with them.
-    matrix_product : bool
+    matrix_product
         It is ``x weight^T + bias`` of 8-bit operands, of either signedness.
-    merges : bool
+    merges
         Its constants by channel may be joined with those of another call with equal attributes.
-    by_sequence : bool
+    by_sequence
         Tokens of one sequence meet, [b, s, C] to [b, s, C]; of packed operands, `starts` says
         where sequences begin.
     """

@@ -56,9 +56,9 @@ def rows_of(shape: tuple[int, ...], rows_per_token: int = 1) -> tuple[int, int]:
 
     Parameters
     ----------
-    shape : tuple of int
+    shape
         Static.
-    rows_per_token : int
+    rows_per_token
         Runs of channels, a divisor of them, that are rows of their own.
     """
     *leading, channels = shape

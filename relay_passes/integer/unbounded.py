@@ -29,11 +29,11 @@ def check_unbounded(
     ----------
     module : Program or IRModule
         A program, or a module of the integer dialect.
-    inputs, parameters : mapping of str to numpy.ndarray
+    inputs, parameters
         As `evaluate_all` takes them.
-    intervals : mapping of str to ValueRange
+    intervals
         What is proven, by value.
-    kind : type
+    kind
         ``object`` for integers without bounds; ``numpy.int64`` is much faster, and right where all
         intervals fit it.
 

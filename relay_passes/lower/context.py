@@ -27,11 +27,11 @@ class LoweringContext:
 
     Parameters
     ----------
-    table : QuantizationTable
+    table
         Scales and integer weights.
-    weights : mapping of str to numpy.ndarray
+    weights
         Float parameters of the canonical module by name.
-    values : collection of str
+    values
         Canonical names of the values, which no parameter may have: range analysis and emission
         know both by name.
 
@@ -73,7 +73,7 @@ class LoweringContext:
 
         Parameters
         ----------
-        name : str
+        name
             Its name. One that exists with equal content is shared, with other content the new one
             gets a numbered name (a matrix used by two layers whose inputs are smoothed
             differently), as does one that is called like a value.
@@ -275,11 +275,11 @@ def symbolic_inputs(
 
     Parameters
     ----------
-    function : relax.Function
+    function
         ``main`` of a canonical module.
-    count : int
+    count
         Number of its inputs.
-    images : mapping of str to ActivationQuant
+    images
         The 8-bit form of each input that holds pixels; those are integers from here on.
     """
     result = []

@@ -34,11 +34,11 @@ class LoweredModel(NamedTuple):
 
     Attributes
     ----------
-    module : tvm.IRModule
+    module
         One function ``main`` over ``integer.*`` operators; attribute ``num_input``.
-    parameters : dict of str to numpy.ndarray
+    parameters
         Integer arrays by parameter name, in parameter order.
-    scales : dict
+    scales
         JSON-able. ``values``: per canonical name a list of its forms, each with ``value`` (name
         of the integer operator that holds it), ``form``, ``scale`` (number, or one per channel)
         and ``zero_point``. ``outputs``: in order, each with ``name`` (canonical), ``value``,
@@ -66,11 +66,11 @@ def lower_to_integer(
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         Canonical, batch and sequence length may be symbolic.
-    parameters : mapping of str to numpy.ndarray
+    parameters
         Its float weights.
-    table : QuantizationTable
+    table
         Scales and integer weights; also names the preset.
 
     Raises

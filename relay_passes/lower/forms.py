@@ -25,32 +25,32 @@ class Form:
 
     Parameters
     ----------
-    var : relax.Var
+    var
         The integer tensor.
-    value : str
+    value
         Attribute ``name`` of the integer operator that produces it.
     scale : numpy.ndarray
         float64, shape (1,), or (C,) for a scale per channel of the last axis. May be negative
         (the published i-GELU has a negative leading coefficient).
-    zero_point : int
+    zero_point
         Integer that stands for 0.
-    magnitude : int
+    magnitude
         Upper bound of the absolute integer.
-    readable : bool
+    readable
         Whether a reader that takes any form may take it. If not, it is only to be requantised: a
         product of two values, which is far wider than its entries need.
-    columns : numpy.ndarray, optional
+    columns
         The channel of each entry of the last axis, where channels are split (`ActivationQuant`).
     excess : numpy.ndarray
         By how many steps integers are too large in the mean, float64, one or one per entry of the
         last axis: what rounding in two steps adds.
-    zero_points : numpy.ndarray, optional
+    zero_points
         int64 (C,): the integer of each channel that stands for 0, where that differs. Only a
         product with weights reads such a form.
     offset : numpy.ndarray, optional
         float64 (C,): numbers that are to be added to what the integers stand for. Only what can
         make up for them reads such a form: attention, and products with weights.
-    row_magnitude : relax.Var, optional
+    row_magnitude
         int32 [..., 1], where a row has a scale of its own: the integers times this times `scale`
         are the value. Only a product with weights reads such a form.
     """
@@ -113,7 +113,7 @@ def multipliers(factors: Reals, magnitude: int, result_bits: int = 16) -> Dyadic
     ----------
     factors : numpy.ndarray
         Real factors, one or one per channel.
-    magnitude : int
+    magnitude
         Largest absolute integer that will be multiplied.
     result_bits : {8, 16}
         Precision that the result asks for; 16 also stands for wider ones.

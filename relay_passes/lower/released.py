@@ -55,13 +55,13 @@ def rescale(context: LoweringContext, source: Form, quant: ActivationQuant, name
 
     Parameters
     ----------
-    context : LoweringContext
+    context
         The lowering.
-    source : Form
+    source
         A form without a zero point; its scales may be negative.
-    quant : ActivationQuant
+    quant
         What it becomes.
-    name : str
+    name
         Name of the new operator.
 
     Returns

@@ -29,11 +29,11 @@ class Reader:
 
     Attributes
     ----------
-    name : str
+    name
         Canonical name of its result.
-    form : str
+    form
         How it reads the value, one of the forms of `ibert_tvm.relay_passes.lower.rule`.
-    stream_for : callable, optional
+    stream_for
         See `Need`.
     """
 
@@ -48,24 +48,24 @@ class Requirement:
 
     Attributes
     ----------
-    name : str
+    name
         Canonical name.
-    op : str
+    op
         Operator that produces it, ``canonical.linear`` for example: for messages.
-    channels : int
+    channels
         Extent of its last axis.
-    need : Need
+    need
         Of the rule that lowers the operator.
-    section, weight : str
+    section, weight
         Section of the table that holds the integers of the operator's matrix, and the matrix's
         parameter; "" if it has none.
-    matmul, stream : bool
+    matmul, stream
         Whether the table must hold the name in that section.
-    readers : list of Reader
+    readers
         Everything that reads the value.
-    is_output : bool
+    is_output
         Whether the module returns it.
-    of_layers : bool
+    of_layers
         Whether it is what linear layers compute, or an elementwise function of that, and nothing
         else reads the values in between: the layers might compute more channels as well.
     """
@@ -113,9 +113,9 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         A canonical module.
-    preset : str
+    preset
         "accurate", "paper" or "released".
 
     Returns
@@ -199,7 +199,7 @@ def live_calls(module: tvm.IRModule) -> list[tuple[relax.Var, relax.Call]]:
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         A canonical module.
     """
     wanted = set(output_fields(main_function(module)))
@@ -234,7 +234,7 @@ def output_names(module: tvm.IRModule) -> list[str]:
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         A canonical module.
 
     Raises

@@ -32,13 +32,13 @@ def quantised_rows(
 
     Parameters
     ----------
-    context : LoweringContext
+    context
         The lowering.
-    source : Form
+    source
         15 bits and a sign, at the scales of `quant`, or its own where these are one.
-    quant : ActivationQuant
+    quant
         Entry of the table, by row.
-    name : str
+    name
         Of the value.
 
     Returns
@@ -75,17 +75,17 @@ def restored_sums(
 
     Parameters
     ----------
-    context : LoweringContext
+    context
         The lowering.
-    sums : Form
+    sums
         Of products with 8-bit rows, int32, with a scale per channel.
-    magnitude : relax.Var
+    magnitude
         Of the rows.
-    shift : int
+    shift
         `product_shift`.
-    bias : numpy.ndarray
+    bias
         int64 [N], in units of the result, which are 2^shift times those of the sums.
-    parameter : str
+    parameter
         Name of the bias.
 
     Returns

@@ -44,28 +44,28 @@ class Need:
 
     Parameters
     ----------
-    operands : tuple of str
+    operands
         Per leading operand that is an activation, one of the forms above.
-    result : tuple of str
+    result
         Sections of the table (``matmul``, ``stream``) that must hold the result's name whoever
         reads it.
-    plain : bool or None
+    plain
         Whether the native form surely has one scale and no zero point; None if it has when the
         first operand's has.
-    readable : bool
+    readable
         Whether every rule that takes any form can take the native one. If not, a reader may fall
         back to the stream form, which then needs a scale.
-    given : bool
+    given
         Whether the integers of the result come from the caller, with one scale.
-    one_sided : bool
+    one_sided
         Whether the result lies on one side of 0, or nearly: a sign wastes half of 8 bits.
-    short : bool
+    short
         Whether a sum of 15 bits is worth more than a wide one: it is then taken in 16-bit
         arithmetic.
-    averages : bool
+    averages
         Whether the result is a mean of tokens of the operand that it reads by channel, with as many
         channels: a constant that is taken off that is missing in the result, and nothing else.
-    stream_for : callable, optional
+    stream_for
         The stream form that suits the rule best as operand, from the largest magnitude; taken where
         nothing else reads the value.
     """
@@ -104,11 +104,11 @@ class Node(Generic[_Operator_co]):
     ----------
     operator : CanonicalOperator
         Its record, with the attributes.
-    call : relax.Call
+    call
         The call.
     operands : sequence of IntegerValue or relax.Var
         Its operands, lowered.
-    context : LoweringContext
+    context
         Table, weights and builder.
     """
 
@@ -185,7 +185,7 @@ class LoweringRule:
 
     Parameters
     ----------
-    operator : type of CanonicalOperator
+    operator
         What is lowered.
     given_need : Need or callable
         See `need`.
@@ -222,11 +222,11 @@ def lowers(
 
     Parameters
     ----------
-    *operators : type of CanonicalOperator
+    *operators
         What it lowers.
     need : Need or callable
         What it reads.
-    preset : str
+    preset
         The only preset that it belongs to, where it replaces the common rule.
 
     Raises
@@ -259,7 +259,7 @@ def rules_of(preset: str) -> dict[str, LoweringRule]:
 
     Parameters
     ----------
-    preset : str
+    preset
         "accurate", "paper" or "released"; the last replaces some rules, since its arithmetic
         differs in every requantisation.
     """

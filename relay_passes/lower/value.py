@@ -27,13 +27,13 @@ class IntegerValue:
 
     Parameters
     ----------
-    context : LoweringContext
+    context
         Where further operators are emitted.
-    name : str
+    name
         Canonical name.
-    native : Form or callable
+    native
         The native form, or how to emit it; called once at most.
-    rescale : callable, optional
+    rescale
         ``rescale(quant, name) -> Form`` emits the value directly at the scale of a consumer, for
         operators (embedding) that contain a requantisation anyway.
     """
@@ -120,9 +120,9 @@ class IntegerValue:
 
         Parameters
         ----------
-        quant : ActivationQuant
+        quant
             The sum's stream form.
-        consumer : str
+        consumer
             Canonical name of the sum; it becomes a part of the new operator's name.
 
         Returns

@@ -22,9 +22,9 @@ class Arithmetic:
 
     Attributes
     ----------
-    keeps_short : bool
+    keeps_short
         Whether short values are computed in int16.
-    scope : Scope or None
+    scope
         Takes the let-bindings of what is being traced with values of this arithmetic.
     """
 

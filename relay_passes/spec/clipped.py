@@ -32,9 +32,9 @@ def clipped_scale(limit: float, largest: float) -> float:
 
     Parameters
     ----------
-    limit : float
+    limit
         Where the polynomial ends: it fills 15 bits after a shift.
-    largest : float
+    largest
         Absolute value that the input reaches; it is represented in 14 bits at least.
 
     Returns
@@ -54,13 +54,13 @@ class ClippedFunction:
 
     Parameters
     ----------
-    name : str
+    name
         For messages.
-    limit : float
+    limit
         T: beyond it the function is taken as 0.
-    power : int
+    power
         n of ``w = u^n``: 3 or 4.
-    coefficients : tuple of float
+    coefficients
         a, b, c.
     """
 
@@ -87,11 +87,11 @@ class ClippedPolynomial:
 
     Parameters
     ----------
-    limit : int
+    limit
         T in units of the input.
-    up_shift : int
+    up_shift
         Brings T to 15 bits: ``u = (limit - t) << up_shift``, in Q15.
-    a, b, c : int
+    a, b, c
         Coefficients in Q15, divided by powers of what ``w`` is at 0, which is not quite 1.
     """
 
@@ -107,14 +107,10 @@ class ClippedPolynomial:
 
         Parameters
         ----------
-        scale : float
+        scale
             ``T 2^k / 32640`` with k from 0 to 10.
-        function : ClippedFunction
+        function
             What is approximated.
-
-        Returns
-        -------
-        ClippedPolynomial
 
         Raises
         ------
@@ -149,11 +145,11 @@ def clipped_polynomial(t: Value, constants: ClippedPolynomial, power: int) -> Va
 
     Parameters
     ----------
-    t : Value
+    t
         In [0, limit].
-    constants : ClippedPolynomial
+    constants
         Of the function.
-    power : int
+    power
         Its n, 3 or 4.
 
     Returns

@@ -32,9 +32,9 @@ class DistanceTable:
 
     Parameters
     ----------
-    entries : numpy.ndarray
+    entries
         int16, [channels, distances].
-    shift : int
+    shift
         Their fraction bits.
     """
 
@@ -47,11 +47,11 @@ def distance_table(vectors: NDArray[np.floating], unit: float, num_heads: int) -
 
     Parameters
     ----------
-    vectors : numpy.ndarray
+    vectors
         [distances, channels].
-    unit : float
+    unit
         Real value of 1 in the operand that they are added to.
-    num_heads : int
+    num_heads
         Heads, which divide the channels.
 
     Returns

@@ -39,13 +39,13 @@ class BinaryExponential:
 
     Parameters
     ----------
-    limit : int
+    limit
         D; larger distances are cut here, where the result is 0.
-    pre_shift, multiplier, shift : int
+    pre_shift, multiplier, shift
         ``y = ((d >> pre_shift) * multiplier + half) >> shift``.
-    fraction_bits : int
+    fraction_bits
         f.
-    c0, c1, c2, c3 : int
+    c0, c1, c2, c3
         ``L(p) = c0 - p (c1 - p (c2 - p c3))``, p in Q(f), in units of c0.
     """
 
@@ -70,12 +70,8 @@ class BinaryExponential:
 
         Parameters
         ----------
-        scale : float
+        scale
             S of the input of tanh.
-
-        Returns
-        -------
-        BinaryExponential
 
         Raises
         ------
@@ -115,9 +111,9 @@ def binary_exponential(d: Value, constants: BinaryExponential) -> Value:
 
     Parameters
     ----------
-    d : Value
+    d
         Absolute value of tanh's argument, int32; negative ones count as 0.
-    constants : BinaryExponential
+    constants
         From ``BinaryExponential.for_tanh(S)``.
 
     Returns
@@ -140,11 +136,11 @@ class ExponentialCoefficients:
 
     Parameters
     ----------
-    a, b, d, c : float
+    a, b, d, c
         Coefficients; the printed formula has d = b, the released code d = 0.
-    ln2 : float
+    ln2
         The value used for ln 2.
-    round_up : bool
+    round_up
         Whether ``ln2 / S`` is rounded up (released code: floor of the negative) or down (paper).
     """
 
@@ -171,19 +167,19 @@ class PolynomialExponential:
 
     Parameters
     ----------
-    q_ln2 : int
+    q_ln2
         ``ln 2 / S`` as an integer, positive.
-    q_b, q_d, q_c : int
+    q_b, q_d, q_c
         Released code: ``q_d = 0``; printed formula: ``q_d = q_b``.
-    max_z : int
+    max_z
         Largest exponent (30 as published); the distance is cut at ``max_z * q_ln2``.
-    reciprocal, reciprocal_shift : int
+    reciprocal, reciprocal_shift
         ``z = (d * reciprocal) >> reciprocal_shift``, exactly ``floor(d / q_ln2)`` in that range.
-    pre_shift : int
+    pre_shift
         Right shift (rounding) that brings L to 31 bits; 0 unless the scale is very fine.
-    multiplier, shift : int
+    multiplier, shift
         ``E = (L * multiplier + half) >> (shift + z)``.
-    maximum : int
+    maximum
         Upper clamp of the result, what distance 0 gives.
     """
 
@@ -210,18 +206,14 @@ class PolynomialExponential:
 
         Parameters
         ----------
-        scale : float
+        scale
             Scale of the scores, 1/sqrt(d) included.
-        maximum : int
+        maximum
             Result at distance 0.
-        coefficients : ExponentialCoefficients
+        coefficients
             `RELEASED_EXPONENTIAL` or `PRINTED_EXPONENTIAL`.
-        max_z : int
+        max_z
             Where the exponential is cut, in powers of two.
-
-        Returns
-        -------
-        PolynomialExponential
 
         Raises
         ------
@@ -273,9 +265,9 @@ def polynomial_exponential(d: Value, constants: PolynomialExponential) -> Value:
 
     Parameters
     ----------
-    d : Value
+    d
         Distance from the maximum; negative ones count as 0.
-    constants : PolynomialExponential
+    constants
         From ``PolynomialExponential.from_scale(S)``.
 
     Returns
@@ -300,7 +292,7 @@ def exponential(d: Value, constants: Exponential) -> Value:
 
     Parameters
     ----------
-    d : Value
+    d
         Distance from the maximum of the row; negative ones count as 0.
     constants : PolynomialExponential or ReleasedExponential
         The form and its constants.

@@ -24,9 +24,9 @@ class Dyadic:
 
     Parameters
     ----------
-    multiplier : int
+    multiplier
         May be negative or zero.
-    shift : int
+    shift
         0..62.
     """
 
@@ -44,14 +44,10 @@ class Dyadic:
 
         Parameters
         ----------
-        real : float
+        real
             The factor.
-        bits : int
+        bits
             1..31: with 31 the relative error is at most 2^-31, with 15 at most 2^-15.
-
-        Returns
-        -------
-        Dyadic
 
         Raises
         ------
@@ -68,9 +64,9 @@ class DyadicVector:
 
     Parameters
     ----------
-    multipliers : numpy.ndarray
+    multipliers
         int32 [C].
-    shift : int
+    shift
         0..62.
     """
 
@@ -88,14 +84,10 @@ def dyadic_vector(reals: np.ndarray, bits: int = 31) -> DyadicVector:
 
     Parameters
     ----------
-    reals : numpy.ndarray
+    reals
         Factors [C], float64; negative and zero entries are allowed.
-    bits : int
+    bits
         Bits of the largest multiplier, 1..31, besides its sign.
-
-    Returns
-    -------
-    DyadicVector
 
     Raises
     ------
@@ -147,11 +139,11 @@ def requantise(value: Value, multiplier: Value, shift: int) -> Value:
 
     Parameters
     ----------
-    value : Value
+    value
         An accumulator or any other integer.
-    multiplier : Value
+    multiplier
         Mantissa of the dyadic factor, scalar or per channel.
-    shift : int
+    shift
         0..62.
 
     Returns

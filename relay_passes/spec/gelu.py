@@ -38,9 +38,9 @@ def gelu_accurate(q: Value, constants: ClippedPolynomial) -> Value:
 
     Parameters
     ----------
-    q : Value
+    q
         ``x / S``, in [-32767, 32767], with S from ``clipped_scale(GELU.limit, ...)``.
-    constants : ClippedPolynomial
+    constants
         Of `GELU`.
 
     Returns
@@ -60,9 +60,9 @@ class ErfCoefficients:
 
     Parameters
     ----------
-    a, b, c : float
+    a, b, c
         Coefficients of the polynomial.
-    root_two : float
+    root_two
         What stands for the square root of two: the released code uses 1.4142.
     """
 
@@ -85,15 +85,15 @@ class PaperGelu:
 
     Parameters
     ----------
-    q_b : numpy.ndarray
+    q_b
         int32 [C], ``floor(b / S')``, negative; ``S' = S / sqrt(2)``.
-    q_c : numpy.ndarray
+    q_c
         int64 [C], ``floor(c / (a S'^2))``, negative.
-    q_1 : numpy.ndarray
+    q_1
         int32 [C], ``floor(1 / S_erf)``, negative.
-    erf_shift : numpy.ndarray
+    erf_shift
         int32 [C], right shift (floor) of the i-erf polynomial.
-    scales : numpy.ndarray
+    scales
         float64 [C], scale of the result, ``S S_erf / 2``: negative, since a is.
     """
 
@@ -113,17 +113,13 @@ class PaperGelu:
 
         Parameters
         ----------
-        scales : numpy.ndarray
+        scales
             S [C] (or [1]) of the input, positive.
-        coefficients : ErfCoefficients
+        coefficients
             `PRINTED_ERF` or `RELEASED_ERF`.
-        erf_shift : int, optional
+        erf_shift
             14 as in the released code, which is silently wrong for coarse scales (S > 3e-4).
             By default the smallest shift that leaves the result of i-erf 20 bits, per channel.
-
-        Returns
-        -------
-        PaperGelu
 
         Raises
         ------
@@ -167,9 +163,9 @@ def i_erf(q: Value, q_b: Value, q_c: Value, erf_shift: Value) -> Value:
 
     Parameters
     ----------
-    q : Value
+    q
         Input at scale S'.
-    q_b, q_c, erf_shift : Value
+    q_b, q_c, erf_shift
         Constants of `PaperGelu`, scalar or per channel.
 
     Returns
@@ -188,9 +184,9 @@ def gelu_paper(q: Value, q_b: Value, q_c: Value, q_1: Value, erf_shift: Value) -
 
     Parameters
     ----------
-    q : Value
+    q
         int32 accumulator.
-    q_b, q_c, q_1, erf_shift : Value
+    q_b, q_c, q_1, erf_shift
         Constants of `PaperGelu`, scalar or per channel.
 
     Returns

@@ -39,15 +39,15 @@ class LayerNormConstants:
 
     Parameters
     ----------
-    input_limit : int
+    input_limit
         Inputs are clamped to [-input_limit, input_limit].
-    epsilon : int
+    epsilon
         ``round(C eps / S^2)``, at least 1: added to the sum of squared deviations.
-    reciprocal_bits : int
+    reciprocal_bits
         ``r = floor(2^reciprocal_bits / s)``, s the square root; 40 (accurate) or 31 (released).
-    normalised_bits : int
+    normalised_bits
         Fraction bits of ``n = d / s``, |n| <= 2^normalised_bits.
-    root_fraction_bits : int
+    root_fraction_bits
         Fraction bits of s itself: the root is taken of ``(V + E) 4^root_fraction_bits``. Without
         them a row whose deviations are small loses accuracy to the floor of the root.
     """
@@ -71,21 +71,17 @@ class LayerNormConstants:
 
         Parameters
         ----------
-        scale : float
+        scale
             S of the input.
-        epsilon : float
+        epsilon
             The layer's epsilon, added to the variance.
-        channels : int
+        channels
             C.
-        reciprocal_bits, normalised_bits : int
+        reciprocal_bits, normalised_bits
             See the class.
-        root_fraction_bits : int, optional
+        root_fraction_bits
             See the class. By default as many as 62 bits allow, and none when `reciprocal_bits` is
             31 or fewer, as released.
-
-        Returns
-        -------
-        LayerNormConstants
 
         Raises
         ------
@@ -116,9 +112,9 @@ class LayerNormAffine:
 
     Parameters
     ----------
-    gain, offset : numpy.ndarray
+    gain, offset
         int32, in the shape of gamma.
-    shift : int
+    shift
         ``out = (n gain + offset + half) >> shift``.
     """
 
@@ -138,18 +134,14 @@ class LayerNormAffine:
 
         Parameters
         ----------
-        gamma, beta : numpy.ndarray
+        gamma, beta
             Float [C], or [heads, C] for rows of C channels that are heads of a token.
-        output_scale : float
+        output_scale
             S of the result.
-        normalised_bits : int
+        normalised_bits
             As in `LayerNormConstants`.
-        gain_bits : int
+        gain_bits
             Bits of the largest gain: with 16 + 14 bits, ``n gain + offset`` stays in int32.
-
-        Returns
-        -------
-        LayerNormAffine
 
         Raises
         ------
@@ -201,9 +193,9 @@ def bounded(x: Value, constants: LayerNormConstants) -> Value:
 
     Parameters
     ----------
-    x : Value
+    x
         int32.
-    constants : LayerNormConstants
+    constants
 
     Returns
     -------
@@ -218,9 +210,9 @@ def mean_of(total: Value, channels: int) -> Value:
 
     Parameters
     ----------
-    total : Value
+    total
         Sum of the bounded inputs of a token.
-    channels : int
+    channels
         C.
 
     Returns
@@ -261,9 +253,9 @@ def root_half_bits(total: Value, constants: LayerNormConstants) -> Value:
 
     Parameters
     ----------
-    total : Value
+    total
         V, the sum of squared deviations, int64; ``(V + E) 4^root_fraction_bits < 2^62``.
-    constants : LayerNormConstants
+    constants
 
     Returns
     -------
@@ -278,11 +270,11 @@ def inverse_std(total: Value, half: Value, constants: LayerNormConstants) -> Val
 
     Parameters
     ----------
-    total : Value
+    total
         V, the sum of squared deviations, int64; ``(V + E) 4^root_fraction_bits < 2^62``.
-    half : Value
+    half
         `root_half_bits` of the same sum.
-    constants : LayerNormConstants
+    constants
 
     Returns
     -------
@@ -307,14 +299,14 @@ def normalise(
 
     Parameters
     ----------
-    d : Value
+    d
         `deviation`.
-    reciprocal : Value
+    reciprocal
         `inverse_std` of the token.
-    gain, offset : Value
+    gain, offset
         Arrays of `LayerNormAffine`.
-    constants : LayerNormConstants
-    shift, low, high : int
+    constants
+    shift, low, high
         ``clamp((n gain + offset + half) >> shift, low, high)``.
 
     Returns

@@ -43,13 +43,13 @@ class Logarithm:
 
     Parameters
     ----------
-    limit : int
+    limit
         Inputs are clamped to [0, limit].
-    fraction_bits : int
+    fraction_bits
         g.
-    one : int
+    one
         ``round(2^g / S)``, v for q = 0; at least 2^15.
-    base : int
+    base
         The approximation of ``log2(one)``, less its integer part, in units of 2^-15.
 
     Raises
@@ -83,14 +83,10 @@ class Logarithm:
 
         Parameters
         ----------
-        scale : float
+        scale
             S.
-        limit : int
+        limit
             Largest input, 15 bits.
-
-        Returns
-        -------
-        Logarithm
 
         Raises
         ------
@@ -123,9 +119,9 @@ def log1p_relu(q: Value, constants: Logarithm) -> Value:
 
     Parameters
     ----------
-    q : Value
+    q
         Input at scale S, cut at the constants' limit.
-    constants : Logarithm
+    constants
 
     Returns
     -------

@@ -25,9 +25,9 @@ def silu(q: Value, constants: ClippedPolynomial) -> Value:
 
     Parameters
     ----------
-    q : Value
+    q
         ``x / S``, cut at +-32767, with S from ``clipped_scale(SILU.limit / beta, ...)``.
-    constants : ClippedPolynomial
+    constants
         Of `SILU`; beta has no other part in it than that of the scale.
 
     Returns
@@ -46,9 +46,9 @@ def sigmoid(q: Value, constants: ClippedPolynomial) -> Value:
 
     Parameters
     ----------
-    q : Value
+    q
         ``x / S``, cut at +-32767, with S from ``clipped_scale(SIGMOID.limit, ...)``.
-    constants : ClippedPolynomial
+    constants
         Of `SIGMOID`.
 
     Returns

@@ -15,9 +15,9 @@ class IntegerPolynomial:
 
     Parameters
     ----------
-    q_b, q_c : int
+    q_b, q_c
         ``floor(b / S)`` and ``floor(c / (a S^2))``.
-    scale : float
+    scale
         Scale of the result, ``a S^2`` (negative when a is).
     """
 
@@ -31,14 +31,10 @@ class IntegerPolynomial:
 
         Parameters
         ----------
-        a, b, c : float
+        a, b, c
             Coefficients of ``a (x + b)^2 + c``; a is not zero.
-        scale : float
+        scale
             Scale of the input, positive.
-
-        Returns
-        -------
-        IntegerPolynomial
 
         Raises
         ------
@@ -72,9 +68,9 @@ def i_poly(q: Value, q_b: Value, q_c: Value) -> Value:
 
     Parameters
     ----------
-    q : Value
+    q
         The input.
-    q_b, q_c : Value
+    q_b, q_c
         Constants, scalar or per channel.
 
     Returns

@@ -25,7 +25,7 @@ def reciprocal_of_count(count: Value) -> Value:
 
     Parameters
     ----------
-    count : Value
+    count
         Number of unmasked tokens.
 
     Returns
@@ -44,11 +44,11 @@ def mean_of_tokens(
 
     Parameters
     ----------
-    total : Value
+    total
         Sum over the unmasked tokens, int32.
-    reciprocal : Value
+    reciprocal
         `reciprocal_of_count`.
-    fraction_bits : int
+    fraction_bits
         The result's scale is the input's times 2^-fraction_bits.
     entry : Ranged, optional
         The interval of the tokens' values. A mean lies between the smallest and the largest, which
@@ -83,13 +83,13 @@ def quotient_within(
 
     Parameters
     ----------
-    total : Value
+    total
         Sum of the weighted entries.
-    weights : Value
+    weights
         Sum of the weights.
-    fraction_bits : int
+    fraction_bits
         The result's scale is the entries' times 2^-fraction_bits.
-    entry : tuple of int
+    entry
         The interval of the entries: a mean lies in it, which the interval of the total, made for
         the longest sequence, does not tell.
 
@@ -112,9 +112,9 @@ def root_of_count(count: Value, half: Value) -> Value:
 
     Parameters
     ----------
-    count : Value
+    count
         Number of tokens, up to 2^33.
-    half : Value
+    half
         `root_half_bits` of it.
 
     Returns
@@ -131,11 +131,11 @@ def over_root(total: Value, root: Value, fraction_bits: int) -> Value:
 
     Parameters
     ----------
-    total : Value
+    total
         The sum, int32.
-    root : Value
+    root
         `root_of_count` of n.
-    fraction_bits : int
+    fraction_bits
         The result's scale is the entries' times 2^-fraction_bits.
 
     Returns

@@ -17,34 +17,34 @@ class Preset:
 
     Parameters
     ----------
-    name : str
+    name
         "paper", "accurate" or "released".
-    gelu : str
+    gelu
         "polynomial" (of 16 bits, at one scale), "i-erf" (published, on the accumulator, constants
         per channel) or "i-erf-fixed-shift" (released).
-    exponential : str
+    exponential
         "short" (by powers of two, 16 bits), "polynomial" (published) or "calibrated" (released: its
         result has a scale from training).
-    softmax : str
+    softmax
         "normalised" (published) or "short" (divided once per row, 16 bits).
-    reciprocal_bits : int
+    reciprocal_bits
         Of the layer norm: 31 as released, or 40.
-    unsigned_gelu_output : bool
+    unsigned_gelu_output
         Whether GELU's output may use uint8 with a zero point.
-    smoothing : bool
+    smoothing
         Whether calibration may move scale from activations to weights.
-    split_outliers : bool
+    split_outliers
         Whether calibration may split channels with outliers into several columns.
-    compensated_rounding : bool
+    compensated_rounding
         Whether weights are rounded one column after the other, and what a column loses is made up
         for by those that follow.
-    embedding_scale_per_row : bool
+    embedding_scale_per_row
         Whether every row of an embedding table has a scale of its own.
-    value_scale_per_channel : bool
+    value_scale_per_channel
         Whether the values of attention have a scale per channel, which the context divides by.
-    short : bool
+    short
         Whether to requantise, add and normalise in 16-bit arithmetic where the ranges allow it.
-    erf_coefficients : ErfCoefficients
+    erf_coefficients
         Of the published GELU.
     """
 
@@ -67,12 +67,8 @@ class Preset:
 
         Parameters
         ----------
-        scale : float
+        scale
             Scale of the scores, 1/sqrt(d) included.
-
-        Returns
-        -------
-        ShortExponential or PolynomialExponential
 
         Raises
         ------
@@ -134,12 +130,8 @@ def preset(name: str) -> Preset:
 
     Parameters
     ----------
-    name : str
+    name
         "accurate", "paper" or "released".
-
-    Returns
-    -------
-    Preset
 
     Raises
     ------

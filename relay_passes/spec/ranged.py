@@ -25,13 +25,13 @@ class Ranged:
 
     Parameters
     ----------
-    low, high : int
+    low, high
         Every value the expression takes lies in [low, high].
     expr : tvm.tirx.PrimExpr, optional
         An integer expression of any width; it is cast to `dtype`. None for pure interval analysis.
-    is_short : bool
+    is_short
         Whether to compute in int16, where the arithmetic does; the interval must fit it.
-    arithmetic : Arithmetic
+    arithmetic
         How operations on the expression are written. Results have that of their operands.
 
     Attributes
@@ -189,7 +189,7 @@ class Condition:
     ----------
     expr : tvm.tirx.PrimExpr, optional
         A boolean expression; None for pure interval analysis.
-    arithmetic : Arithmetic
+    arithmetic
         That of the values compared.
     """
 
@@ -218,10 +218,6 @@ def ranged(value: Value) -> Ranged:
     ----------
     value : int, numpy.ndarray or Ranged
         An array becomes the interval from its smallest to its largest entry.
-
-    Returns
-    -------
-    Ranged
     """
     if isinstance(value, Ranged):
         return value

@@ -10,9 +10,9 @@ def exact_reciprocal(divisor: int, largest: int) -> tuple[int, int]:
 
     Parameters
     ----------
-    divisor : int
+    divisor
         At least 1.
-    largest : int
+    largest
         At most 2^31.
 
     Returns

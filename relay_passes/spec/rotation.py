@@ -27,9 +27,9 @@ class RotationTable:
 
     Parameters
     ----------
-    entries : numpy.ndarray
+    entries
         int16, [positions, 2 * angles].
-    amplitude : float
+    amplitude
         Real value of 2^15 in them: the factor that the result of `rotate` lacks.
     """
 
@@ -42,12 +42,8 @@ def rotation_table(table: NDArray[np.floating]) -> RotationTable:
 
     Parameters
     ----------
-    table : numpy.ndarray
+    table
         [positions, 2 * angles].
-
-    Returns
-    -------
-    RotationTable
 
     Raises
     ------
@@ -72,12 +68,12 @@ def rotate(x: Value, partner: Value, cosine: Value, sine: Value, raised: int) ->
 
     Parameters
     ----------
-    x, partner : Value
+    x, partner
         Channel and the other one of its pair; with `raised` bits more they fit 16 bits, or are
         saturated.
-    cosine, sine : Value
+    cosine, sine
         Q15, above -2^15; the sine with its sign for this channel.
-    raised : int
+    raised
         0 to `FRACTION_BITS`.
 
     Returns

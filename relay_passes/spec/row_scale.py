@@ -46,7 +46,7 @@ def normalising_shift(m: Value) -> Value:
 
     Parameters
     ----------
-    m : Value
+    m
         Largest magnitude of a row, in [1, `LIMIT`].
 
     Returns
@@ -67,9 +67,9 @@ def reciprocal(m: Value, shift: Value) -> Value:
 
     Parameters
     ----------
-    m : Value
+    m
         Largest magnitude of a row.
-    shift : Value
+    shift
         `normalising_shift` of it.
 
     Returns
@@ -92,11 +92,11 @@ def quantise(
 
     Parameters
     ----------
-    x : Value
+    x
         Entry of a row; beyond m it is taken for m.
-    m, shift, factor : Value
+    m, shift, factor
         Largest magnitude of the row, its `normalising_shift` and its `reciprocal`.
-    zero_point, low, high : int
+    zero_point, low, high
         Of the result.
 
     Returns
@@ -119,18 +119,14 @@ def restored(accumulator: Value, m: Value, shift: int, bias: Value) -> Value:
 
     Parameters
     ----------
-    accumulator : Value
+    accumulator
         Of a product with a row's 8-bit integers.
-    m : Value
+    m
         The row's largest magnitude.
-    shift : int
+    shift
         Such that the result has 32 bits; 0..16.
-    bias : Value
+    bias
         In units of the result.
-
-    Returns
-    -------
-    Value
     """
     if shift == 0:
         return accumulator * m + bias

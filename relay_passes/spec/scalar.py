@@ -114,7 +114,7 @@ class Scalar(Arithmetic):
 
     Parameters
     ----------
-    functions : frozenset of str
+    functions
         Operators that the target has as functions of its own: "square_root", "floor_log2",
         "normalised_reciprocal".
     """

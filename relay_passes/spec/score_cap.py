@@ -49,9 +49,9 @@ class ScoreCap:
 
     Parameters
     ----------
-    down_shift, up_shift : int
+    down_shift, up_shift
         Of the score, rounding; one of them is 0.
-    multiplier : int
+    multiplier
         Q15, in [2^14, 2^15).
     """
 
@@ -65,14 +65,10 @@ class ScoreCap:
 
         Parameters
         ----------
-        scale : float
+        scale
             S, of the int32 accumulator of Q K^T, 1/sqrt(d) included.
-        cap : float
+        cap
             c, up to `LARGEST_CAP`.
-
-        Returns
-        -------
-        ScoreCap
 
         Raises
         ------
@@ -111,9 +107,9 @@ def cap_score(score: Value, constants: ScoreCap) -> Value:
 
     Parameters
     ----------
-    score : Value
+    score
         q, int32.
-    constants : ScoreCap
+    constants
         From ``ScoreCap.from_scale(S, c)``.
 
     Returns

@@ -46,9 +46,9 @@ class ShortLayerNorm:
 
     Parameters
     ----------
-    epsilon : int
+    epsilon
         ``round(C eps / S^2)``, at least 4: added to the sum of squared deviations.
-    root_fraction_bits : int
+    root_fraction_bits
         Fraction bits of the root: it is taken of ``(V + E) 4^root_fraction_bits``.
     """
 
@@ -61,16 +61,12 @@ class ShortLayerNorm:
 
         Parameters
         ----------
-        scale : float
+        scale
             S of the input.
-        epsilon : float
+        epsilon
             The layer's epsilon, added to the variance.
-        channels : int
+        channels
             C.
-
-        Returns
-        -------
-        ShortLayerNorm
 
         Raises
         ------
@@ -104,11 +100,11 @@ def sum_about_mean(squares: Value, total: Value, mean: Value, channels: int) -> 
 
     Parameters
     ----------
-    squares, total : Value
+    squares, total
         Sums of ``x^2`` (int64) and of ``x`` over the channels.
-    mean : Value
+    mean
         m, `layer_norm.mean_of` the total.
-    channels : int
+    channels
         C.
 
     Returns
@@ -137,9 +133,9 @@ def root_bits(s: Value, constants: ShortLayerNorm) -> Value:
 
     Parameters
     ----------
-    s : Value
+    s
         `root`.
-    constants : ShortLayerNorm
+    constants
 
     Returns
     -------
@@ -161,9 +157,9 @@ def reciprocal(s: Value, bits: Value) -> Value:
 
     Parameters
     ----------
-    s : Value
+    s
         `root`.
-    bits : Value
+    bits
         `root_bits` of it.
 
     Returns
@@ -192,15 +188,15 @@ def normalise(
 
     Parameters
     ----------
-    d : Value
+    d
         `deviation`.
-    bits, factor : Value
+    bits, factor
         `root_bits` and `reciprocal` of the token.
-    gain, offset : Value
+    gain, offset
         Arrays of ``layer_norm.LayerNormAffine``, with half a gain added to every offset: n is
         rounded down.
-    constants : ShortLayerNorm
-    shift, low, high : int
+    constants
+    shift, low, high
         ``clamp((n gain + offset + half) >> shift, low, high)``.
 
     Returns

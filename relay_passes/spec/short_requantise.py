@@ -32,11 +32,11 @@ class ShortFactors:
 
     Parameters
     ----------
-    multipliers : numpy.ndarray
+    multipliers
         int16 [C], Q15, not negative.
-    pre_shifts : numpy.ndarray
+    pre_shifts
         int32 [C], 0..31.
-    shift : int
+    shift
         Fraction bits of the product: 0..8.
     """
 
@@ -72,18 +72,14 @@ def short_factors(
 
     Parameters
     ----------
-    reals : numpy.ndarray
+    reals
         Factors [C], float64, positive or zero.
-    magnitude : int
+    magnitude
         Largest absolute integer that will be multiplied.
-    low, high, zero_point : int
+    low, high, zero_point
         Of the result. Values up to these bounds are represented before anything saturates.
-    least_bits : int
+    least_bits
         Bits that the smallest multiplier must keep.
-
-    Returns
-    -------
-    ShortFactors
 
     Raises
     ------
@@ -162,13 +158,13 @@ def requantise_short(
 
     Parameters
     ----------
-    value : Value
+    value
         An int32 accumulator, or anything narrower.
-    multiplier, pre_shift : Value
+    multiplier, pre_shift
         Arrays of `ShortFactors`, scalar or per channel.
-    shift, zero_point, low, high : int
+    shift, zero_point, low, high
         ``clamp((y + zero_point 2^shift + half) >> shift, low, high)`` of the product y.
-    offset : Value
+    offset
         Added to the product as well: a zero point of each channel, times 2^shift.
 
     Returns

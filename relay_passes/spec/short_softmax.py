@@ -80,11 +80,11 @@ class ShortExponential:
 
     Parameters
     ----------
-    down_shift, up_shift : int
+    down_shift, up_shift
         Of the distance; one of them is 0.
-    multiplier : int
+    multiplier
         Q15, in [2^14, 2^15).
-    c0, c1, c2 : int
+    c0, c1, c2
         ``L(p) = c0 - p (c1 - p c2)`` with 15 bits, p in Q15.
     """
 
@@ -106,13 +106,9 @@ class ShortExponential:
 
         Parameters
         ----------
-        scale : float
+        scale
             Scale of the scores (of the int32 accumulator of Q K^T, 1/sqrt(d) included): from
             8.3e-8 to 0.69.
-
-        Returns
-        -------
-        ShortExponential
 
         Raises
         ------
@@ -147,7 +143,7 @@ def check_scores(low: int, high: int) -> None:
 
     Parameters
     ----------
-    low, high : int
+    low, high
         Bounds of the scores of keys that count.
 
     Raises
@@ -187,11 +183,11 @@ def exponential_of(score: Value, row_max: Value, constants: ShortExponential) ->
 
     Parameters
     ----------
-    score : Value
+    score
         `score_of` the key, int32.
-    row_max : Value
+    row_max
         `row_floor` of the largest score of the row.
-    constants : ShortExponential
+    constants
 
     Returns
     -------
@@ -218,9 +214,9 @@ def sum_bits(total: Value, largest: int) -> Value:
 
     Parameters
     ----------
-    total : Value
+    total
         Sum of the exponentials, 0 or at least 255.
-    largest : int
+    largest
         Upper bound of it.
 
     Returns
@@ -243,9 +239,9 @@ def reciprocal(total: Value, bits: Value) -> Value:
 
     Parameters
     ----------
-    total : Value
+    total
         s, 0 or at least 255.
-    bits : Value
+    bits
         `sum_bits` of it.
 
     Returns
@@ -265,7 +261,7 @@ def check_values(low: int, high: int) -> None:
 
     Parameters
     ----------
-    low, high : int
+    low, high
         Bounds of V.
 
     Raises
@@ -287,13 +283,13 @@ def context_of(acc: Value, bits: Value, factor: Value, wide: bool = False) -> Va
 
     Parameters
     ----------
-    acc : Value
+    acc
         ``sum_j e_j v_j``, int32.
-    bits : Value
+    bits
         `sum_bits` of the row.
-    factor : Value
+    factor
         `reciprocal` of the row.
-    wide : bool
+    wide
         Whether V has `VALUE_BITS` bits more than 8, and so has acc.
 
     Returns

@@ -39,7 +39,7 @@ def check_scores(low: int, high: int) -> None:
 
     Parameters
     ----------
-    low, high : int
+    low, high
         Bounds of the scores of keys that count.
 
     Raises
@@ -60,7 +60,7 @@ def masked_score(acc: Value, keep: Truth) -> Value:
 
     Parameters
     ----------
-    acc : Value
+    acc
         Score, int32.
     keep : condition
         True for a real token, False for padding (``values.not_equal(mask, 0)``).
@@ -78,7 +78,7 @@ def exp_of(acc: Value, row_max: Value, keep: Truth, constants: Exponential) -> V
 
     Parameters
     ----------
-    acc, row_max : Value
+    acc, row_max
         int32; the maximum over the unmasked keys of the row (`MASKED_SCORE` if there is none).
     keep : condition
         True for a real token.
@@ -98,7 +98,7 @@ def factor_of_sum(total: Value) -> Value:
 
     Parameters
     ----------
-    total : Value
+    total
         Sum of the exponentials of a row.
 
     Returns
@@ -114,9 +114,9 @@ def probability_of(e: Value, factor: Value) -> Value:
 
     Parameters
     ----------
-    e : Value
+    e
         Exponential of the key, 16 bits at most.
-    factor : Value
+    factor
         `factor_of_sum` of the row.
 
     Returns
@@ -132,7 +132,7 @@ def context_of_probabilities(acc: Value) -> Value:
 
     Parameters
     ----------
-    acc : Value
+    acc
         ``sum_j p_j v_j``, int32; floored probabilities sum to 256 at most, so the clamp only
         states a bound that holds.
 
@@ -151,11 +151,11 @@ def output_of(
 
     Parameters
     ----------
-    context : Value
+    context
         `context_of_probabilities`.
     multiplier, shift
         Dyadic factor ``S_v / 256 / S_out``; with multipliers of 15 bits at most it stays in int32.
-    zero_point, low, high : int
+    zero_point, low, high
         Of the result.
 
     Returns

@@ -35,7 +35,7 @@ def newton_divisions(bits: int) -> int:
 
     Parameters
     ----------
-    bits : int
+    bits
         1..62.
 
     Returns
@@ -59,9 +59,9 @@ def half_bits(n: Value, bits: int) -> Value:
 
     Parameters
     ----------
-    n : Value
+    n
         0 <= n < 2^bits.
-    bits : int
+    bits
         1..62.
 
     Returns
@@ -80,11 +80,11 @@ def i_sqrt(n: Value, bits: int, half: Value = None) -> Value:
 
     Parameters
     ----------
-    n : Value
+    n
         0 <= n < 2^bits.
-    bits : int
+    bits
         1..62; decides the number of steps, not the result.
-    half : Value, optional
+    half
         `half_bits` of n, when it was computed as a stage of its own.
 
     Returns

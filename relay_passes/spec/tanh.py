@@ -11,11 +11,11 @@ def i_tanh(q: Value, constants: BinaryExponential, fraction_bits: int) -> Value:
 
     Parameters
     ----------
-    q : Value
+    q
         Input at scale S, int32.
-    constants : BinaryExponential
+    constants
         From ``BinaryExponential.for_tanh(S)``.
-    fraction_bits : int
+    fraction_bits
         At most 15: the result has the scale 2^-fraction_bits.
 
     Returns

@@ -59,7 +59,7 @@ def trace(
 
     Parameters
     ----------
-    function : callable
+    function
         A function of this package that returns one value.
     *arguments, **keywords
         Passed on; `Ranged` ones carry the TIR expressions of the operands.
@@ -94,9 +94,9 @@ def spelled_as(function: str, x: Value) -> Ranged | None:
 
     Parameters
     ----------
-    function : str
+    function
         What the arithmetic calls it (`ibert_tvm.relay_passes.spec.arithmetic`).
-    x : Value
+    x
         Its argument.
     """
     if not isinstance(x, Ranged):
@@ -246,14 +246,10 @@ def shift_right_round(value: Value, n: Value) -> Value:
 
     Parameters
     ----------
-    value : Value
+    value
         The number to be shifted.
     n : int or Value
         0..62.
-
-    Returns
-    -------
-    Value
 
     Raises
     ------
@@ -282,11 +278,11 @@ def shift_left_within(value: Value, n: Value, bound: int) -> Value:
 
     Parameters
     ----------
-    value : Value
+    value
         The number to be shifted.
-    n : Value
+    n
         0..15.
-    bound : int
+    bound
         Of the result's magnitude.
     """
     if not is_ranged(value, n):
@@ -324,7 +320,7 @@ def short(value: Value) -> Value:
 
     Parameters
     ----------
-    value : Value
+    value
         Its interval must fit int16.
 
     Returns
@@ -364,7 +360,7 @@ def q15_multiply(a: Value, b: Value) -> Value:
 
     Parameters
     ----------
-    a, b : Value
+    a, b
         16 bits each; not both -2^15.
 
     Returns

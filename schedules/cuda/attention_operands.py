@@ -95,10 +95,6 @@ def attention_sizes(func: tirx.PrimFunc, graph: StageGraph) -> AttentionSizes:
     graph
         Its stages.
 
-    Returns
-    -------
-    AttentionSizes
-
     Raises
     ------
     NotElementwise
@@ -144,10 +140,6 @@ def attention_operands(
         The kernel.
     sizes
         Its sizes.
-
-    Returns
-    -------
-    tuple of Operand
 
     Raises
     ------

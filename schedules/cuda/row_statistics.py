@@ -51,10 +51,6 @@ def row_sum_of(graph: StageGraph, stage: StageDefinition, channels: int) -> RowS
     channels
         Channels of a row.
 
-    Returns
-    -------
-    RowSum
-
     Raises
     ------
     NotElementwise

@@ -52,9 +52,9 @@ def parse_memory(option: str, text: str) -> int:
 
     Parameters
     ----------
-    option : str
+    option
         Name of the option, for the error.
-    text : str
+    text
         A whole number of bytes, of K (1024 bytes) or of M (1024 K); KB, KiB, MB and MiB mean the
         same.
 

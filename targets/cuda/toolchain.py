@@ -224,7 +224,7 @@ def check_toolchain(description: TargetDescription) -> None:
 
     Parameters
     ----------
-    description : TargetDescription
+    description
         The target.
 
     Raises

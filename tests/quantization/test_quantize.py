@@ -156,7 +156,7 @@ def test_a_tokenizer_with_ids_beyond_the_table_is_refused(messages):
     model = random_model("bert")
     words = [f"w{number}" for number in range(model.info.vocab_size)]
     fitting = {"vocab.txt": "\n".join([*words[:-5], *SPECIAL]).encode()}
-    files = {"vocab.txt": "\n".join([*words, *SPECIAL]).encode()}
+    files = {"vocab.txt": "\n".join([*SPECIAL, *words]).encode()}
     batches = random_batches(model, 1)
     assert quantize(replace(model, tokenizer=fitting), batches).tokenizer == fitting
     with messages.raises(ModelError):

@@ -158,3 +158,11 @@ def test_no_texts_and_no_text(wordpiece: Tokenizer, messages: Messages) -> None:
         wordpiece.encode([], max_length=8)
     with messages.raises(InputError):
         wordpiece.encode([7], max_length=8)  # type: ignore[list-item]
+
+
+def test_a_text_with_an_id_beyond_the_table(messages: Messages) -> None:
+    """A text must not fail the batch that it is computed in."""
+    tokenizer = Tokenizer({"vocab.txt": _VOCABULARY}, rows=5)
+    assert tokenizer.encode(["hello"], 8).input_ids.max() == 4
+    with messages.raises(InputError):
+        tokenizer.encode(["hello", "world"], 8)

@@ -36,22 +36,22 @@ def canonicalise(
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         A module with one function ``main`` of static shapes; its first parameters are the inputs,
         each [batch, seq_len] of one probe shape (unequal, seq_len above 1), or float32 images
         [batch, channels, height, width] or features [batch, channels, frames] (batch above 1).
-    parameters : mapping of str to numpy.ndarray
+    parameters
         Values of the other parameters by variable name.
-    inputs : sequence of str
+    inputs
         Canonical names of the inputs in order.
-    outputs : sequence of str
+    outputs
         Names of the outputs in order, for messages; empty to number them.
-    names : mapping of str to str, optional
+    names
         Source names of parameters by variable name; the variable names themselves if absent.
-    origins : mapping of str to Origin, optional
+    origins
         Nodes and tensors of the source by variable name, for the report, and the variables that
         stand for what the importer could not translate, with the reason.
-    revisit : Revisit, optional
+    revisit
         What is wanted, if the source was canonicalised at a shorter length before.
 
     Returns

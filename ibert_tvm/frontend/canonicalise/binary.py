@@ -36,14 +36,14 @@ class BinaryRule:
 
     Parameters
     ----------
-    left, right : type
+    left, right
         Classes of the operands.
     apply : callable
         ``apply(emitter, op, left, right)`` returns a value, None where it does not apply and later
         rules decide, or raises Mismatch: a rejection with its reason.
-    ops : tuple of str
+    ops
         Operators that it is for.
-    commutes : bool
+    commutes
         Whether operands of the opposite order are exchanged for it.
     """
 

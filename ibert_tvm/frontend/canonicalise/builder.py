@@ -46,18 +46,18 @@ class Builder:
 
     Parameters
     ----------
-    inputs : sequence of str
+    inputs
         Names of the inputs that the source has.
-    batch, seq_len : int
+    batch, seq_len
         The probe shape, in which source tensors are laid out; `seq_len` is 0 for images.
-    images : mapping of str to tuple of int
+    images
         Those of the inputs that hold images, planes, height, width, or features, planes, frames.
-    revisit : Revisit, optional
+    revisit
         What is wanted, if the same source was canonicalised at a shorter length before. No table of
         positions is cut then.
-    compared : sequence of int
+    compared
         Ids that the source compares its token ids with.
-    absent_id : int, optional
+    absent_id
         Token id that the vocabulary is cut at.
 
     Attributes
@@ -201,11 +201,11 @@ class Builder:
 
         Parameters
         ----------
-        kind : str
+        kind
             The operator, as its builder is called.
-        name : str
+        name
             Of the value, from `unique`.
-        ops : sequence of str
+        ops
             Source operators that it replaces.
         *operands, **attributes
             What it reads; None for what is optional and not there.

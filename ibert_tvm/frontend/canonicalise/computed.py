@@ -21,11 +21,11 @@ class Linear(Computed):
 
     Parameters
     ----------
-    x : Emitted
+    x
         The operand.
-    weight : Weight
+    weight
         [channels, K].
-    bias : Weight or None
+    bias
         [channels].
     """
 
@@ -40,9 +40,9 @@ class Linear(Computed):
 
         Parameters
         ----------
-        change : callable
+        change
             Applied to both arrays.
-        part : str
+        part
             Behind their names.
         **fields
             Other fields, as for `dataclasses.replace`.
@@ -90,9 +90,9 @@ class Embedded(Computed):
 
     Parameters
     ----------
-    table : Weight
+    table
         [V, channels].
-    ids : relax.Var
+    ids
         Ids [batch, seq_len] in the canonical module.
     """
 
@@ -126,7 +126,7 @@ class ConstantRow(Computed):
 
     Parameters
     ----------
-    row : Weight
+    row
         [channels].
     """
 
@@ -151,7 +151,7 @@ class LinearSum(Computed):
 
     Parameters
     ----------
-    terms : tuple of Linear
+    terms
         Their bias is that of the first.
     """
 
@@ -179,7 +179,7 @@ class Joined(Computed):
 
     Parameters
     ----------
-    parts : tuple of Hidden
+    parts
         The tensors, of one layout but for their channels, which are last.
     """
 
@@ -199,11 +199,11 @@ class Prepended(Computed):
 
     Parameters
     ----------
-    x : Emitted
+    x
         The tokens.
-    rows : Weight
+    rows
         [n, channels].
-    table : Weight or None
+    table
         [n + tokens, channels].
     """
 
@@ -227,11 +227,11 @@ class TokenRun(Computed):
 
     Parameters
     ----------
-    x : Computed
+    x
         The sequences.
-    first, last : int
+    first, last
         Places of the first one, and behind the last.
-    length : int
+    length
         Of a sequence, in the probe shape.
     """
 

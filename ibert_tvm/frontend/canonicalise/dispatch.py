@@ -20,11 +20,11 @@ class Rule(Protocol):
 
         Parameters
         ----------
-        c : Builder
+        c
             The function under construction.
-        call : relax.Call
+        call
             The operator, with its attributes.
-        op : str
+        op
             Its name, with its node.
         *operands : Value
             Those that are tensors, or tuples of tensors.
@@ -41,11 +41,11 @@ def by_kind(*cases: Case, otherwise: str, commutes: bool = False) -> Rule:
 
     Parameters
     ----------
-    *cases : Case
+    *cases
         The first that fits is taken.
-    otherwise : str
+    otherwise
         Why there is no rule for others.
-    commutes : bool
+    commutes
         Whether operands of the opposite order are exchanged.
     """
 

@@ -27,13 +27,13 @@ class HeadProducts(LaidOut):
 
     Parameters
     ----------
-    x : Hidden
+    x
         The tokens, by head.
-    weight : Weight
+    weight
         [heads, channels of a head, n].
-    factor : float
+    factor
         Of the products.
-    view : View
+    view
         That of x with `n` columns in the place of the channels.
     """
 
@@ -49,13 +49,13 @@ class PairTerm:
 
     Parameters
     ----------
-    x : Hidden
+    x
         The tokens, by head.
-    vectors : Weight
+    vectors
         [2 L - 1, channels], row d + L - 1 for d = other token - token, L of the probe shape.
-    factor : float
+    factor
         Of the products.
-    view : View
+    view
         Layout, with atoms ``sequence`` of the tokens and ``other``.
     """
 
@@ -71,9 +71,9 @@ class PairTerms(Scalable):
 
     Parameters
     ----------
-    terms : tuple of PairTerm
+    terms
         They are added up.
-    view : View
+    view
         That of the first.
     """
 
@@ -94,13 +94,13 @@ def head_products(x: Hidden, weight: Weight, heads: tuple[int, int], op: str) ->
 
     Parameters
     ----------
-    x : Hidden
+    x
         Batch and heads, tokens, channels of a head.
-    weight : Weight
+    weight
         [..., channels of a head, n].
-    heads : tuple of int
+    heads
         Their number, and how often each is repeated.
-    op : str
+    op
         The operator.
 
     Raises
@@ -139,13 +139,13 @@ def picked(products: HeadProducts, places: FromInputs, axis: int, op: str) -> Pa
 
     Parameters
     ----------
-    products : HeadProducts
+    products
         What entries are picked of.
-    places : FromInputs
+    places
         Which one for each token (or one for all) and each other token.
-    axis : int
+    axis
         Along which axis.
-    op : str
+    op
         The operator.
 
     Raises

@@ -59,29 +59,29 @@ class Canonical:
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         The canonical module.
-    parameters : dict of str to numpy.ndarray
+    parameters
         Its weights, float32.
-    inputs : tuple of str
+    inputs
         Names of its inputs.
-    outputs : tuple of (str, int)
+    outputs
         Canonical name and number of dimensions of every output.
-    num_layers : int
+    num_layers
         Attention operators in it.
-    report : ImportReport
+    report
         What was done.
-    mask : str or None
+    mask
         The input that masks keys.
-    added_inputs : tuple of str
+    added_inputs
         Inputs that the source does not have.
-    by_distance : bool
+    by_distance
         Whether an attention has a window or a bias.
-    rotations : tuple of numpy.ndarray
+    rotations
         Tables of the rotations.
-    positions : int or None
+    positions
         Of the smallest table that is looked up, or cut to the length; None if none is.
-    absent_id : int or None
+    absent_id
         Token id that the vocabulary was cut at.
     """
 
@@ -104,19 +104,19 @@ class Canonicaliser:
 
     Parameters
     ----------
-    function : relax.Function
+    function
         The imported function, static shapes; the first parameters are its inputs.
-    inputs : sequence of str
+    inputs
         Canonical names of the inputs, all [batch, seq_len] in the source, or images or features.
-    parameters : mapping of str to numpy.ndarray
+    parameters
         Values of the other parameters by variable name.
-    names : mapping of str to str
+    names
         Source names of parameters by variable name.
-    origins : mapping of str to Origin
+    origins
         Nodes and tensors of the source by variable name.
-    revisit : Revisit, optional
+    revisit
         See `Builder`.
-    absent_id : int, optional
+    absent_id
         A token id that no text has: the vocabulary is cut there.
 
     Attributes
@@ -158,7 +158,7 @@ class Canonicaliser:
 
         Parameters
         ----------
-        output_names : sequence of str
+        output_names
             Names of the outputs, for messages; empty to number them.
 
         Raises

@@ -100,7 +100,7 @@ def name_function(samples: NDArray[np.float64]) -> tuple[str, dict[str, Any]] | 
 
     Parameters
     ----------
-    samples : numpy.ndarray
+    samples
         float64, as `GRID`.
 
     Returns
@@ -135,7 +135,7 @@ def clipped_line(samples: NDArray[np.float64]) -> ClippedLine | None:
 
     Parameters
     ----------
-    samples : numpy.ndarray
+    samples
         float64, as `GRID`.
 
     Returns
@@ -184,7 +184,7 @@ def before_norm(
 
     Parameters
     ----------
-    fits : callable
+    fits
         Takes the values of a function on `GRID`; returns what they fit, or None.
 
     Returns

@@ -18,15 +18,15 @@ def heads_of(
 
     Parameters
     ----------
-    c : Builder
+    c
         The function under construction.
-    hidden : Hidden
+    hidden
         Queries, keys or values.
-    batch : sequence of Axis
+    batch
         Axes of it that enumerate batch, head and repetition, in this order.
-    channels : Axis
+    channels
         That of the channels of a head.
-    what : str
+    what
         What it is, for messages.
 
     Returns

@@ -17,9 +17,9 @@ class Pixels(LaidOut):
 
     Parameters
     ----------
-    name : str
+    name
         Name of the input.
-    view : View
+    view
         How the tensor lays them out: atoms batch, plane, row, column.
     """
 
@@ -72,11 +72,11 @@ def patch_layout(pixels: Pixels, batch: Atom, size: tuple[int, ...]) -> tuple[in
 
     Parameters
     ----------
-    pixels : Pixels
+    pixels
         Images in the layout [batch, patches, pixels of a patch], the last in any order.
-    batch : Atom
+    batch
         The axis of images.
-    size : tuple of int
+    size
         Planes, height and width of an image, or planes and frames of features.
 
     Returns

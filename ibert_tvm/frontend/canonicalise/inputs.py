@@ -38,15 +38,15 @@ class Probes:
 
     Parameters
     ----------
-    names : sequence of str
+    names
         Names of the inputs.
-    batch, seq_len : int
+    batch, seq_len
         The probe shape.
-    few : bool
+    few
         Whether a few runs serve, since the same graph was probed at a shorter length before.
-    compared : sequence of int
+    compared
         Ids that the graph compares its token ids with: one more run has them.
-    absent_id : int or None
+    absent_id
         A token id that no run may have.
     """
 
@@ -107,13 +107,13 @@ class InputGraph:
 
     Parameters
     ----------
-    inputs : sequence of relax.Var
+    inputs
         Input parameters of the source function.
-    bindings : sequence of relax.Binding
+    bindings
         Bindings that depend on nothing else, in order.
-    wanted : sequence of relax.Var
+    wanted
         Variables whose values are asked for.
-    probes : Probes
+    probes
         The probe runs.
     """
 
@@ -215,14 +215,14 @@ class Ids:
 
     Parameters
     ----------
-    kind : str
+    kind
         ``input`` (an input as it is), ``absolute``, ``roberta`` (positions) or ``constant`` (one
         index everywhere).
-    input : str
+    input
         The input it is, or depends on.
-    value : int
+    value
         Offset of absolute positions, padding index of RoBERTa's, or the constant index.
-    has_batch : bool
+    has_batch
         False if the tensor has no batch axis.
     """
 
@@ -237,11 +237,11 @@ def as_ids(arrays: Sequence[Array], shape: tuple[int, ...], probes: Probes) -> I
 
     Parameters
     ----------
-    arrays : sequence of numpy.ndarray
+    arrays
         Its values in every run.
-    shape : tuple of int
+    shape
         Its shape in the source.
-    probes : Probes
+    probes
         The probe runs.
 
     Returns

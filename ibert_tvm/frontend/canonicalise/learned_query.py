@@ -28,15 +28,15 @@ class QueryScores(LaidOut):
 
     Parameters
     ----------
-    k : Hidden
+    k
         The keys.
-    name : str
+    name
         Of the weight.
-    queries : numpy.ndarray
+    queries
         float64 [heads, channels of a head], scaled as the scores are.
-    view : View
+    view
         Their layout; there is one query.
-    probabilities : bool
+    probabilities
         Whether their softmax was taken.
     """
 
@@ -56,13 +56,13 @@ def query_scores(c: Builder, _call: relax.Call, op: str, query: Weight, keys: Va
 
     Parameters
     ----------
-    c : Builder
+    c
         The function under construction.
-    op : str
+    op
         The operator.
-    query : Weight
+    query
         Broadcasts to the layout of batch and heads of the keys.
-    keys : Value
+    keys
         [batch and heads, channels of a head, tokens].
 
     Raises

@@ -10,11 +10,11 @@ class Mismatch(ModelError):
 
     Parameters
     ----------
-    reason : str
+    reason
         Why.
-    op : str
+    op
         The operator to blame where it is not the one that is being interpreted.
-    layer : str
+    layer
         Its layer.
     """
 

@@ -36,13 +36,13 @@ class Mixed(Recognised, Scalable):
 
     Parameters
     ----------
-    base : Hidden
+    base
         What the channels are those of.
-    axis : int
+    axis
         Axis of it that enumerates the channels of a head.
-    view : View
+    view
         Layout of the tensor, with atoms ``lane`` in the place of the channels of a head.
-    terms : tuple of Term
+    terms
         They are added up.
     """
 
@@ -75,7 +75,7 @@ class HeadPart(Hidden):
 
     Parameters
     ----------
-    part : Mixed
+    part
         The same tensor, before the factor, as lanes of a head.
     """
 
@@ -100,7 +100,7 @@ def as_mixed(value: Value) -> Mixed | None:
 
     Parameters
     ----------
-    value : Value
+    value
         A hidden tensor, one times a number, or a part of a head that was cut out of it.
     """
     if isinstance(value, Mixed):
@@ -218,13 +218,13 @@ def behind_others(value: Mixed, first: Hidden, axis: int, op: str) -> Mixed | No
 
     Parameters
     ----------
-    value : Mixed
+    value
         Of a run of tokens to the end.
-    first : Hidden
+    first
         The run before.
-    axis : int
+    axis
         Along which they are joined.
-    op : str
+    op
         The operator that joins them.
 
     Returns
@@ -299,11 +299,11 @@ def turned(value: Mixed, array: Array, op: str) -> Mixed:
 
     Parameters
     ----------
-    value : Mixed
+    value
         The value.
-    array : numpy.ndarray
+    array
         The numbers; broadcast to the shape of the tensor.
-    op : str
+    op
         The operator.
 
     Raises

@@ -21,9 +21,9 @@ class Table:
 
     Parameters
     ----------
-    array : numpy.ndarray
+    array
         The whole table [positions, channels].
-    offset : int
+    offset
         Row of the first token.
     """
 
@@ -193,9 +193,9 @@ def fold(call: relax.Call, arrays: list[Array]) -> list[Array]:
 
     Parameters
     ----------
-    call : relax.Call
+    call
         The operator.
-    arrays : list of numpy.ndarray
+    arrays
         Its tensor operands.
 
     Returns
@@ -222,11 +222,11 @@ def table_of(call: relax.Call, array: Array, tokens: int) -> Table | None:
 
     Parameters
     ----------
-    call : relax.Call
+    call
         ``relax.strided_slice``.
-    array : numpy.ndarray
+    array
         What is sliced.
-    tokens : int
+    tokens
         Length of the probe shape.
 
     Returns

@@ -27,12 +27,12 @@ def leave_out_masks(module: tvm.IRModule) -> tuple[tvm.IRModule, list[str]]:
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         Canonical.
 
     Returns
     -------
-    module : tvm.IRModule
+    module
         With the same outputs at every token that is no padding, and for every sequence.
     names : list of str
         Canonical names of the products that are gone.

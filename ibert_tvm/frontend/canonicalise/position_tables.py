@@ -20,13 +20,13 @@ def add_table(c: Builder, x: Hidden, other: Given, op: str) -> Hidden | None:
 
     Parameters
     ----------
-    c : Builder
+    c
         The function under construction.
-    x : Hidden
+    x
         The other term.
-    other : Given
+    other
         Perhaps [tokens, channels], or [rows, columns, channels], after axes of extent 1.
-    op : str
+    op
         The operator.
 
     Returns

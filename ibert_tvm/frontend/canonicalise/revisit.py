@@ -18,14 +18,14 @@ class Revisit:
 
     Parameters
     ----------
-    length : int
+    length
         Tokens of the probe shape.
-    tables_only : bool
+    tables_only
         Whether the tables of rotations are all that is wanted. What scores meet is then taken for
         the padding mask alone.
-    mask : str or None
+    mask
         Of the source's inputs that which masks keys; None if none does.
-    tables : tuple of numpy.ndarray
+    tables
         Tables of rotations for more positions, [positions, 2 * angles] each: what is found takes
         the one that it is the beginning of.
     """

@@ -19,9 +19,9 @@ class Term:
 
     Parameters
     ----------
-    channels : numpy.ndarray
+    channels
         int64 [lanes], places on the axis of the head.
-    factors : numpy.ndarray
+    factors
         float64 [positions or 1, lanes].
     """
 
@@ -45,11 +45,11 @@ class Rotation:
 
     Parameters
     ----------
-    table : numpy.ndarray
+    table
         float32, [positions, 2 * angles]: cosines, then sines.
-    amplitude : float
+    amplitude
         Factor of all channels besides.
-    interleaved : bool
+    interleaved
         Whether channels 2i and 2i + 1 are a pair; otherwise i and i + angles.
     """
 
@@ -63,11 +63,11 @@ def fit_rotation(terms: tuple[Term, ...], lanes: int, positions: int) -> Rotatio
 
     Parameters
     ----------
-    terms : tuple of Term
+    terms
         What each lane adds up; channels below `lanes`.
-    lanes : int
+    lanes
         Lanes of a head, and channels.
-    positions : int
+    positions
         Positions for which factors are known.
 
     Returns

@@ -31,11 +31,11 @@ class Norm:
 
     Parameters
     ----------
-    gamma : numpy.ndarray
+    gamma
         [channels] float64; [heads, channels] where rows are heads with weights of their own.
-    beta : numpy.ndarray or None
+    beta
         As gamma; None for an RMSNorm.
-    epsilon : float
+    epsilon
         Added to the variance, or to the mean square.
     """
 
@@ -87,11 +87,11 @@ def fit_norm(
 
     Parameters
     ----------
-    samples : numpy.ndarray
+    samples
         [rows, channels] float64; [heads, rows, channels] for rows that are heads.
-    channels : int
+    channels
         Number of channels of a row, at least 2.
-    curve : numpy.ndarray
+    curve
         Values on the grid of a function that is applied to the rows before.
 
     Returns

@@ -47,13 +47,13 @@ def linear(c: Builder, x: Hidden, weight: Weight, op: str) -> Hidden:
 
     Parameters
     ----------
-    c : Builder
+    c
         The function under construction.
-    x : Hidden
+    x
         Channels last.
-    weight : Weight
+    weight
         [channels, outputs].
-    op : str
+    op
         The operator.
 
     Returns

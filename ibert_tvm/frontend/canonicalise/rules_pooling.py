@@ -50,11 +50,11 @@ class ToPool(LaidOut):
 
     Parameters
     ----------
-    base : Hidden or Pointwise
+    base
         The tokens.
-    mask : str
+    mask
         Name of the input that marks tokens.
-    view : View
+    view
         Its layout.
     """
 
@@ -80,7 +80,7 @@ class WeightedTokens(ToPool):
 
     Parameters
     ----------
-    weights : str
+    weights
         A key of `token_weights.WEIGHTS`.
     """
 

@@ -25,20 +25,20 @@ class RowFunction(Recognised):
 
     Parameters
     ----------
-    base : Hidden
+    base
         The tensor.
-    samples : numpy.ndarray
+    samples
         The function on the example rows of `rows`, float64 [rows, channels or 1]; with a weight for
         each head [heads, rows, channels or 1].
-    text : str
+    text
         The operators in order, for messages.
-    parts : tuple of Value
+    parts
         The two terms if the last operator was an addition.
-    gammas, betas : tuple of Weight
+    gammas, betas
         The weights that multiplied it and were added to it.
-    reduced : bool
+    reduced
         Whether it is one number per row.
-    dropped : bool
+    dropped
         Whether the axis of channels is gone, which the next operator has to bring back.
     """
 

@@ -154,11 +154,11 @@ def joined_product(
 
     Parameters
     ----------
-    joined : Joined
+    joined
         The operand.
-    weight : Weight
+    weight
         [channels, outputs].
-    product : callable
+    product
         Multiplies a hidden tensor by a matrix, giving a `Linear`.
 
     Returns

@@ -39,11 +39,11 @@ class ScoreLayout:
 
     Parameters
     ----------
-    shape : tuple of int
+    shape
         Their shape.
-    atoms : tuple of int
+    atoms
         The same elements with batch, heads, queries and keys in axes of their own.
-    kinds : tuple of str
+    kinds
         Which is which: ``batch``, ``head`` (any number of them), ``query`` and ``key``.
     """
 
@@ -78,15 +78,15 @@ def as_score_term(
 
     Parameters
     ----------
-    value : Given
+    value
         What the scores meet.
-    probes : Probes
+    probes
         The probe runs.
-    layout : ScoreLayout
+    layout
         Of the scores.
-    how : str
+    how
         `ADDED`, `SUBTRACTED`, `KEPT` or `MASKED`.
-    fixed : bool
+    fixed
         Whether every sequence has the length of the probe runs.
 
     Returns

@@ -23,11 +23,11 @@ class ScoreTerm:
 
     Parameters
     ----------
-    mask : str or None
+    mask
         Name of the input that masks keys; None if none does.
-    before, after : int
+    before, after
         Window: the largest distance at which a key in front of its query counts, and behind it.
-    bias : Weight or None
+    bias
         Added, by distance: entry d + L - 1 of [1 or heads, 2 L - 1] for d = key - query, L tokens
         of the probe shape; or, where every sequence has as many, by pair: [1 or heads, L, L].
     """
@@ -113,20 +113,20 @@ class Scores(LaidOut, Scalable):
 
     Parameters
     ----------
-    q, k : Hidden
+    q, k
         The operands, standard layout [batch, seq_len, channels].
-    heads : int
+    heads
         Number of heads.
-    scale : float
+    scale
         Factor so far, of the products alone.
-    view : View
+    view
         Layout over the atoms batch, head, query, key.
-    term : ScoreTerm
+    term
         What was added to them or selected of them so far.
-    key_positions, query_positions : Weight or None
+    key_positions, query_positions
         Vectors for distances whose products with queries, and with keys, were added to them: [2 L -
         1, channels], row d + L - 1 for d = key - query, L tokens of the probe shape.
-    cap : float or None
+    cap
         Factor so far of their hyperbolic tangent, where that was taken: `scale` and the vectors
         are in front of it, `term` is behind.
     """
@@ -196,9 +196,9 @@ class Probabilities(LaidOut):
 
     Parameters
     ----------
-    scores : Scores
+    scores
         What it was taken of.
-    view : View
+    view
         Its layout.
     """
 
@@ -214,9 +214,9 @@ class KeptTest(Value):
 
     Parameters
     ----------
-    scores : Scores
+    scores
         The scores that were tested.
-    samples : numpy.ndarray
+    samples
         The condition for the example rows `KEPT_ROWS`.
     """
 

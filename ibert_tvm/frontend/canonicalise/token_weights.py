@@ -50,11 +50,11 @@ def as_token_weights(value: FromInputs, probes: Probes, shape: tuple[int, ...]) 
 
     Parameters
     ----------
-    value : FromInputs
+    value
         A factor of a hidden tensor.
-    probes : Probes
+    probes
         The probe runs.
-    shape : tuple of int
+    shape
         Shape of the hidden tensor, batch and sequence first.
 
     Returns
@@ -87,9 +87,9 @@ def kept_by(condition: FromInputs, *, inverted: bool) -> FromInputs:
 
     Parameters
     ----------
-    condition : FromInputs
+    condition
         The condition.
-    inverted : bool
+    inverted
         Whether it holds where entries are replaced, not where they are kept.
     """
 
@@ -104,11 +104,11 @@ def as_filled(value: FromInputs, probes: Probes, shape: tuple[int, ...], *, inve
 
     Parameters
     ----------
-    value : FromInputs
+    value
         A condition that selects the entries of a hidden tensor.
     probes, shape
         As for `as_token_weights`.
-    inverted : bool
+    inverted
         Whether it holds at padding, not at tokens.
 
     Raises
@@ -148,13 +148,13 @@ def as_pooling(value: FromInputs, probes: Probes, name: str, weights: str) -> st
 
     Parameters
     ----------
-    value : FromInputs
+    value
         The divisor, [batch, 1 or channels].
-    probes : Probes
+    probes
         The probe runs.
-    name : str
+    name
         The input that marks tokens.
-    weights : str
+    weights
         A key of `WEIGHTS`.
 
     Raises
@@ -184,9 +184,9 @@ def as_last_place(value: FromInputs, probes: Probes) -> str:
 
     Parameters
     ----------
-    value : FromInputs
+    value
         Indices [batch, ...] that are the same along all other axes.
-    probes : Probes
+    probes
         The probe runs.
 
     Raises

@@ -35,9 +35,9 @@ class Value:
 
     Parameters
     ----------
-    ops : tuple of str
+    ops
         Source operators absorbed since the canonical value that it shows.
-    layer : str
+    layer
         Module path of the nearest parameter before this value.
     """
 
@@ -174,9 +174,9 @@ class Refusal(Value):
 
     Parameters
     ----------
-    op : str
+    op
         The operator that could not be interpreted.
-    why : str
+    why
         The reason.
     """
 
@@ -228,14 +228,14 @@ class FromInputs(Given):
 
     Parameters
     ----------
-    samples : callable
+    samples
         Returns its value in every probe run, a list of arrays in the order of the runs; evaluated
         on first use.
-    shape : tuple of int
+    shape
         Its shape in the source graph.
-    constant : numpy.ndarray or None
+    constant
         Its value if it is written in the graph.
-    weight : str
+    weight
         The parameter that it was computed from as well; "" if there is none.
     """
 
@@ -287,11 +287,11 @@ class Weight(Given):
 
     Parameters
     ----------
-    name : str
+    name
         Source name of the parameter it comes from.
-    array : numpy.ndarray
+    array
         Its elements; a view of the parameter where possible.
-    table : Table or None
+    table
         The table that it was cut out of, for as many tokens as the probe shape has.
     """
 
@@ -324,9 +324,9 @@ class PerChannel:
 
     Parameters
     ----------
-    scale, row : Weight or None
+    scale, row
         [channels].
-    ops : tuple of str
+    ops
         Source operators that did so.
     """
 
@@ -341,11 +341,11 @@ class Computed:
 
     Parameters
     ----------
-    name : str
+    name
         Its canonical name.
-    channels : int
+    channels
         Length of its last axis.
-    ops : tuple of str
+    ops
         Source operators that it replaces.
     """
 
@@ -393,7 +393,7 @@ class Emitted(Computed):
 
     Parameters
     ----------
-    var : relax.Var
+    var
         The variable that holds it: [batch, seq_len, channels] or [batch, channels].
     """
 
@@ -443,9 +443,9 @@ class Affine(Computed):
 
     Parameters
     ----------
-    x : Emitted
+    x
         The value.
-    scale, row : Weight or None
+    scale, row
         [channels].
     """
 
@@ -493,15 +493,15 @@ class Hidden(Tokens):
 
     Parameters
     ----------
-    source : Computed
+    source
         The canonical value it shows.
-    view : View
+    view
         How the tensor lays it out.
-    factor : float
+    factor
         Constant that multiplies the canonical value, from an attention scale applied early.
-    missing : Axis
+    missing
         Atoms that the tensor does not have because the value does not depend on them.
-    rows : Weight or None
+    rows
         The same tensor for the probe shape, where it is looked up by position.
     """
 
@@ -639,13 +639,13 @@ class Pointwise(Recognised, Tokens):
 
     Parameters
     ----------
-    base : Hidden
+    base
         The tensor.
-    samples : numpy.ndarray
+    samples
         The function on the grid of `functions.GRID`, float64.
-    text : str
+    text
         The operators in order, for messages.
-    parts : tuple of Value
+    parts
         The two terms if the last operator was an addition.
     """
 
@@ -740,13 +740,13 @@ def applied(
 
     Parameters
     ----------
-    op : str
+    op
         The operator.
     x : Pointwise or RowFunction
         Says what the function is one of.
-    samples, texts : sequence
+    samples, texts
         Values and text of every operand, in order.
-    ops : tuple of str
+    ops
         What is absorbed with it.
 
     Returns

@@ -30,15 +30,15 @@ class Atom:
 
     Parameters
     ----------
-    kind : str
+    kind
         ``batch``, ``sequence``, ``channel``, ``lane`` (of a head, see `mixing`), ``repeat`` (of
         what lies before it: heads of keys that several of the queries share), and in attention
         scores ``head``, ``query``, ``key``. Of images: ``plane`` (colour), ``row``, ``column``, and
         ``patch``, which is a sequence of static length. ``run``: a part of a sequence of any
         length.
-    extent : int
+    extent
         Number of indices, in the probe shape for batch and sequence.
-    stride : int
+    stride
         Distance in the index of the whole run (channels, heads, patches, rows of pixels); 1 for
         others.
     """
@@ -76,9 +76,9 @@ def row_width(view: View, channels: int) -> int:
 
     Parameters
     ----------
-    view : View
+    view
         Layout of a hidden tensor.
-    channels : int
+    channels
         All channels of a token.
 
     Returns
@@ -135,9 +135,9 @@ def reshape(view: View, shape: Sequence[int]) -> View:
 
     Parameters
     ----------
-    view : View
+    view
         The tensor before.
-    shape : sequence of int
+    shape
         The extents after; their product must not change.
 
     Returns
@@ -210,11 +210,11 @@ def broadcast(view: View, shape: Sequence[int], missing: Axis) -> View:
 
     Parameters
     ----------
-    view : View
+    view
         The tensor before.
-    shape : sequence of int
+    shape
         The shape after.
-    missing : Axis
+    missing
         Atoms that the value does not depend on, which therefore may appear in any axis of their
         extent: the batch, for a table of positions.
 

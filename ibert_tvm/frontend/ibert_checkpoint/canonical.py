@@ -49,12 +49,8 @@ def shapes(config: IbertConfig) -> dict[str, tuple[int, ...]]:
 
     Parameters
     ----------
-    config : IbertConfig
+    config
         Sizes.
-
-    Returns
-    -------
-    dict of str to tuple of int
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     result = {
@@ -80,16 +76,12 @@ def head_shapes(config: IbertConfig, head: str, labels: int) -> dict[str, tuple[
 
     Parameters
     ----------
-    config : IbertConfig
+    config
         Sizes.
-    head : str
+    head
         One of `ibert_tvm.model.heads.HEADS`.
-    labels : int
+    labels
         Classes of a classification head.
-
-    Returns
-    -------
-    dict of str to tuple of int
     """
     sizes = {"hidden": config.hidden_size, "labels": labels}
     result: dict[str, tuple[int, ...]] = {}
@@ -110,13 +102,13 @@ def build_canonical(
 
     Parameters
     ----------
-    config : IbertConfig
+    config
         Sizes.
-    weights : mapping of str to numpy.ndarray
+    weights
         What `shapes` and `head_shapes` name, float32.
-    head : str
+    head
         One of `ibert_tvm.model.heads.HEADS`.
-    pooling : str
+    pooling
         ``mean`` or ``cls``, for ``sentence_embedding``.
 
     Returns

@@ -28,17 +28,17 @@ class IbertConfig:
 
     Attributes
     ----------
-    vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size : int
+    vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size
         Sizes.
-    max_position_embeddings, type_vocab_size : int
+    max_position_embeddings, type_vocab_size
         Rows of the tables of positions and of token types.
-    pad_token_id : int
+    pad_token_id
         Padding; positions are counted from it.
-    layer_norm_eps : float
+    layer_norm_eps
         Of the float model; the released integer arithmetic has none.
-    quant_mode : bool
+    quant_mode
         Whether the checkpoint was trained with quantisation.
-    force_dequant : str
+    force_dequant
         One of `FORCE_DEQUANT`.
     """
 
@@ -76,12 +76,8 @@ class IbertConfig:
         ----------
         document : mapping
             ``config.json``.
-        file : str
+        file
             Where it was, for messages.
-
-        Returns
-        -------
-        IbertConfig
 
         Raises
         ------

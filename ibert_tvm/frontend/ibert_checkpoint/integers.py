@@ -25,7 +25,7 @@ def linear_integers(weight: NDArray[np.float32]) -> WeightQuant:
 
     Parameters
     ----------
-    weight : numpy.ndarray
+    weight
         float32 [N, K].
 
     Returns
@@ -43,12 +43,8 @@ def embedding_integers(table: NDArray[np.float32]) -> WeightQuant:
 
     Parameters
     ----------
-    table : numpy.ndarray
+    table
         float32 [V, C].
-
-    Returns
-    -------
-    WeightQuant
     """
     largest = np.maximum(np.abs(table).max(), _SMALLEST)
     scale = np.full(table.shape[0], largest / np.float32(_TOP), np.float32)

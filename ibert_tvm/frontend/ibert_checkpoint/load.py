@@ -39,11 +39,11 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
 
     Parameters
     ----------
-    folder : HfFolder
+    folder
         The checked folder.
-    head : str
+    head
         One of `ibert_tvm.model.heads.HEADS`.
-    verify : bool
+    verify
         Compare the float model with transformers', in its float mode.
 
     Returns
@@ -103,9 +103,9 @@ def load_ibert_module(module: Any, head: str, verify: bool) -> CanonicalModel:
     ----------
     module : transformers.IBertPreTrainedModel
         The model.
-    head : str
+    head
         One of `ibert_tvm.model.heads.HEADS`.
-    verify : bool
+    verify
         Compare the float model with a copy of the module in its float mode.
 
     Returns

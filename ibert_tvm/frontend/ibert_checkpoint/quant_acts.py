@@ -32,7 +32,7 @@ class Range:
 
     Parameters
     ----------
-    low, high : float
+    low, high
         Smallest and largest value, float32 numbers.
     """
 
@@ -60,15 +60,15 @@ class QuantAct:
 
     Parameters
     ----------
-    name : str
+    name
         Its module path.
-    bits : int
+    bits
         Of its integers.
-    section : str
+    section
         Where it goes in the quantisation table: ``grids`` for the first rounding of a value,
         ``matmul`` for the last one before a matrix product, ``stream`` for a sum; empty for the
         exponentials of a softmax, whose range is in units of their integers.
-    values : tuple of str
+    values
         Canonical names of the values that it rounds.
     """
 
@@ -83,12 +83,8 @@ def quant_acts(layers: int) -> tuple[QuantAct, ...]:
 
     Parameters
     ----------
-    layers : int
+    layers
         Encoder layers.
-
-    Returns
-    -------
-    tuple of QuantAct
     """
     sums = ("embeddings.add_token_type", "embeddings.add_position")
     result = [
@@ -122,12 +118,8 @@ def range_shapes(layers: int) -> dict[str, tuple[int, ...]]:
 
     Parameters
     ----------
-    layers : int
+    layers
         Encoder layers.
-
-    Returns
-    -------
-    dict of str to tuple of int
     """
     result: dict[str, tuple[int, ...]] = {}
     for act in quant_acts(layers):
@@ -148,9 +140,9 @@ def ranges_of(layers: int, buffers: Mapping[str, NDArray[np.float32]]) -> dict[s
 
     Parameters
     ----------
-    layers : int
+    layers
         Encoder layers.
-    buffers : mapping of str to numpy.ndarray
+    buffers
         What `range_shapes` names.
 
     Returns

@@ -37,19 +37,19 @@ class IbertQuantization:
 
     Attributes
     ----------
-    config : IbertConfig
+    config
         Sizes and how the checkpoint was trained.
-    head : str
+    head
         One of `ibert_tvm.model.heads.HEADS`.
-    output : str
+    output
         Canonical name of the output.
-    weights : mapping of str to numpy.ndarray
+    weights
         Float weights by canonical parameter name.
-    ranges : mapping of str to Range
+    ranges
         By module path of the QuantAct.
-    norm_shifts : mapping of str to int
+    norm_shifts
         By canonical name of the layer norm.
-    where : str
+    where
         The folder, for messages.
     """
 
@@ -126,7 +126,7 @@ class IbertQuantization:
 
         Parameters
         ----------
-        observed : mapping of str to float, optional
+        observed
             Largest absolute value by canonical name, for `to_observe`.
 
         Returns

@@ -18,9 +18,9 @@ def float_folder(folder: HfFolder, head: str) -> Source:
 
     Parameters
     ----------
-    folder : HfFolder
+    folder
         The source.
-    head : str
+    head
         Its head.
 
     Returns
@@ -41,7 +41,7 @@ def float_module(module: Any, head: str) -> Source:
     ----------
     module : transformers.IBertPreTrainedModel
         The source.
-    head : str
+    head
         The head to be compared.
 
     Returns

@@ -27,7 +27,7 @@ class CheckpointArrays:
 
     Parameters
     ----------
-    where : str
+    where
         Where they come from, for messages.
     """
 
@@ -41,13 +41,9 @@ class CheckpointArrays:
 
         Parameters
         ----------
-        files : iterable of Path
+        files
             safetensors, of which an array is read when it is asked for, or ``pytorch_model.bin``,
             which needs torch.
-
-        Returns
-        -------
-        CheckpointArrays
 
         Raises
         ------
@@ -77,12 +73,8 @@ class CheckpointArrays:
         ----------
         state : mapping of str to torch.Tensor
             Its ``state_dict()``.
-        where : str
+        where
             The module, for messages.
-
-        Returns
-        -------
-        CheckpointArrays
         """
         result = cls(where)
         result._add_state(state)
@@ -109,7 +101,7 @@ class CheckpointArrays:
 
         Parameters
         ----------
-        shapes : mapping of str to tuple of int
+        shapes
             Shape by name.
 
         Returns

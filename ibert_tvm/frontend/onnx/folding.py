@@ -22,11 +22,11 @@ def fold(
 
     Parameters
     ----------
-    node : onnx.NodeProto
+    node
         The node, without subgraphs.
-    operands : sequence of Known or None
+    operands
         Its operands; None for one that is left out.
-    opsets : mapping of str to int
+    opsets
         Versions of the operator sets by domain.
 
     Returns

@@ -22,15 +22,15 @@ class Outputs:
 
     Parameters
     ----------
-    heads : tuple of Head
+    heads
         What it is; several where only the dimensions tell, one of each rank.
-    tensors : tuple of str
+    tensors
         Names of the tensors.
-    names : tuple of str
+    names
         What a caller knows them by; empty to follow the head.
-    nodes : tuple of onnx.NodeProto
+    nodes
         Nodes that compute them from the graph's own tensors.
-    notes : tuple of str
+    notes
         What is left to the caller.
     """
 
@@ -53,17 +53,17 @@ def choose_outputs(
 
     Parameters
     ----------
-    graph : onnx.GraphProto
+    graph
         The graph.
-    head : str or None
+    head
         The head; None for what the names of the graph's outputs say.
-    mask : str or None
+    mask
         The input that marks tokens, which mean pooling needs.
-    opset : int
+    opset
         Version of the operator set, for nodes that are added.
-    where : str
+    where
         The file, for messages.
-    images : bool
+    images
         Whether it takes images or features, and not tokens: it has other heads.
 
     Returns

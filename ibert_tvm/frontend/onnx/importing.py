@@ -39,23 +39,23 @@ def import_onnx_model(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, all its data in memory, as `read_model_files` returns it.
-    source : str
+    source
         The file, or what stands for it in messages and in the result.
-    head : str, optional
+    head
         One of `ibert_tvm.model.heads.HEADS`; by default what the names of the outputs say.
-    inputs : mapping of str to str, optional
+    inputs
         Canonical names (``input_ids``, ``attention_mask``, ``token_type_ids``, ``pixel_values``,
         ``input_features``) by the graph's own names, where they differ.
-    pad_token_id : int, optional
+    pad_token_id
         Fills padding; by default what positions skip, or 0.
-    id2label : mapping of int to str, optional
+    id2label
         Names of the classes.
-    image_size : sequence of int, optional
+    image_size
         Planes, height and width of images, or planes and frames of features, where the graph leaves
         them free.
-    verify : bool
+    verify
         Compare the result with what ONNX Runtime computes, on a padded batch of another shape.
 
     Returns

@@ -30,7 +30,7 @@ def load_onnx(file: Path, request: Request) -> CanonicalModel:
     ----------
     file : pathlib.Path
         The file.
-    request : Request
+    request
         By default the head is what the names of the outputs say, the size of images what
         ``config.json`` says where the graph leaves it free, and the tokenizer that of the file's
         folder.

@@ -38,7 +38,7 @@ class Naming:
 
     Parameters
     ----------
-    nodes : sequence of onnx.NodeProto
+    nodes
         All nodes.
     """
 
@@ -63,11 +63,11 @@ class Naming:
 
         Parameters
         ----------
-        node : onnx.NodeProto
+        node
             The reader.
-        source : str
+        source
             Name of the initializer; empty for a constant without one.
-        part : str
+        part
             What it is to the node: ``weight`` or ``bias``.
 
         Returns

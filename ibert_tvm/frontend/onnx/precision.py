@@ -17,7 +17,7 @@ def in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         All its data in memory; left as it is.
 
     Returns

@@ -96,9 +96,9 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model.
-    where : str
+    where
         The file, or what stands for it in messages.
 
     Raises
@@ -180,9 +180,9 @@ def check_arrays(message: Message, where: str) -> None:
 
     Parameters
     ----------
-    message : Message
+    message
         A graph, or a part of one.
-    where : str
+    where
         The file, or what stands for it in messages.
 
     Raises

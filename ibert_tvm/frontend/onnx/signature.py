@@ -43,15 +43,15 @@ class GraphInput:
 
     Parameters
     ----------
-    name : str
+    name
         Its name in the graph.
-    canonical : str
+    canonical
         What it is: one of `INPUTS`.
-    dtype : str
+    dtype
         Its element type, as NumPy names it.
-    sizes : tuple
+    sizes
         Batch and length: an int where the graph fixes it, else None.
-    real : tuple of int
+    real
         Planes, height and width of images, planes and frames of features; empty for token tensors.
     """
 
@@ -72,13 +72,13 @@ def graph_inputs(
 
     Parameters
     ----------
-    graph : onnx.GraphProto
+    graph
         The graph.
-    names : mapping of str to str, optional
+    names
         Canonical names by the graph's own names, where they differ.
-    where : str
+    where
         The file, for messages.
-    image_size : sequence of int, optional
+    image_size
         Of images or features, where the graph leaves it free.
 
     Returns
@@ -196,9 +196,9 @@ class ProbeShape:
 
     Parameters
     ----------
-    batch, seq_len : int
+    batch, seq_len
         The shape, unequal, so that the axes can be told apart.
-    static : tuple of (int or None)
+    static
         Batch and length that the graph fixes; None where it leaves them free.
     """
 
@@ -212,9 +212,9 @@ def probe_shape(inputs: Sequence[GraphInput], where: str) -> ProbeShape:
 
     Parameters
     ----------
-    inputs : sequence of GraphInput
+    inputs
         Its inputs.
-    where : str
+    where
         The file, for messages.
 
     Returns

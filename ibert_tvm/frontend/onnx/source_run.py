@@ -43,15 +43,15 @@ def source_runner(
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model. Its outputs are exchanged while it is handed to ONNX Runtime, and put back.
-    inputs : sequence of GraphInput
+    inputs
         Its inputs.
-    outputs : sequence of str
+    outputs
         Tensors to return.
-    nodes : sequence of onnx.NodeProto
+    nodes
         Nodes to add to the graph.
-    where : str
+    where
         The file, for messages.
 
     Returns

@@ -58,13 +58,13 @@ class Node:
 
     Parameters
     ----------
-    proto : onnx.NodeProto
+    proto
         The node.
-    operands : tuple of Known, Traced or None
+    operands
         Its operands; None for those that are left out.
-    version : int
+    version
         Version of its operator set.
-    attributes : dict
+    attributes
         Values of its attributes by name.
     """
 
@@ -146,17 +146,17 @@ class Translation:
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         One function ``main``: inputs, then weights.
-    parameters : dict of str to numpy.ndarray
+    parameters
         Weights by variable name.
-    names : dict of str to str
+    names
         Their names, for the canonical form, by variable name.
-    weights : dict of str to str
+    weights
         Initializers by those names, where they differ.
-    origins : dict of str to Origin
+    origins
         Nodes and tensors by variable name.
-    foldings : list of Folding
+    foldings
         What was computed from weights at import.
     """
 
@@ -173,15 +173,15 @@ class Translator:
 
     Parameters
     ----------
-    initializers : sequence of onnx.TensorProto
+    initializers
         Its weights and constants.
-    nodes : sequence of onnx.NodeProto
+    nodes
         Its nodes in order, without calls of local functions.
-    inputs : sequence of GraphInput
+    inputs
         Its inputs that are no weights.
-    opsets : mapping of str to int
+    opsets
         Versions of the operator sets by domain.
-    shape : ProbeShape
+    shape
         The shape at which it is translated.
     operators : mapping of (str, str) to callable
         Translations by domain and operator.
@@ -226,7 +226,7 @@ class Translator:
 
         Parameters
         ----------
-        outputs : sequence of str
+        outputs
             Tensors to return.
 
         Returns
@@ -405,9 +405,9 @@ class Translator:
 
         Parameters
         ----------
-        expr : relax.Expr
+        expr
             The expression.
-        *operands : Known, Traced or None
+        *operands
             What it was made of: the result depends on inputs only if all of these do.
 
         Returns
@@ -430,13 +430,13 @@ class Translator:
 
         Parameters
         ----------
-        node : Node
+        node
             The reader.
-        value : Known or Traced
+        value
             The operand.
-        part : str
+        part
             ``weight`` or ``bias``, for the name of a weight that has lost its own.
-        weight : bool
+        weight
             False where an array of numbers is a constant and no weight, as in masks.
 
         Returns

@@ -22,9 +22,9 @@ class Known:
 
     Parameters
     ----------
-    array : numpy.ndarray
+    array
         Its elements.
-    name : str
+    name
         The initializer that it comes from; empty for constants that are no weights.
     """
 
@@ -38,9 +38,9 @@ class Traced:
 
     Parameters
     ----------
-    var : relax.Var
+    var
         The variable that holds it, of static shape.
-    tokens : bool
+    tokens
         Whether it depends on inputs and constants only, not on weights: masks, positions, ids.
     """
 
@@ -64,7 +64,7 @@ class Refused:
 
     Parameters
     ----------
-    var : relax.Var
+    var
         A variable that stands for it; where it comes from says why.
     """
 

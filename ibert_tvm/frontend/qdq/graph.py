@@ -71,7 +71,7 @@ class Constants:
 
     Parameters
     ----------
-    graph : onnx.GraphProto
+    graph
         The graph.
     """
 

@@ -33,15 +33,15 @@ class Grid:
 
     Parameters
     ----------
-    scale : numpy.ndarray
+    scale
         float32, scalar (shape ()), or one per slice along `axis` (shape (N,)), or one per block.
-    zero_point : numpy.ndarray
+    zero_point
         int64 of the shape of `scale`.
-    dtype : str
+    dtype
         One of `INTEGER_RANGES`.
-    axis : int
+    axis
         Axis of a scale per slice or block; meaningless for a scalar.
-    block : int
+    block
         Length of a block along `axis`; 0 where there are none.
     """
 

@@ -26,7 +26,7 @@ def import_quantised_onnx_model(model: onnx.ModelProto, **options: Any) -> Canon
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model, all its data in memory; not changed.
     **options
         As for `ibert_tvm.frontend.onnx.importing.import_onnx_model`. What is verified is the model

@@ -34,18 +34,18 @@ def centre_keys(
 
     Parameters
     ----------
-    module : tvm.IRModule
+    module
         A canonical module.
-    parameters : mapping of str to numpy.ndarray
+    parameters
         Its weights.
-    readers : mapping of str to tuple of GivenReader
+    readers
         How values are rounded for their readers.
 
     Returns
     -------
-    parameters : dict of str to numpy.ndarray
+    parameters
         With the biases of some key layers changed.
-    readers : dict of str to tuple of GivenReader
+    readers
         With the zero points of their grids in the middle.
     names : tuple of str
         Canonical names of the keys that were shifted.

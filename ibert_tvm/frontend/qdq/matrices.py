@@ -42,7 +42,7 @@ class MatrixIndex:
 
     Parameters
     ----------
-    given : iterable of GivenTensor
+    given
         Quantised constants; those that are no matrices, or have no scale per row in either
         orientation, take no part.
     """
@@ -60,9 +60,9 @@ class MatrixIndex:
 
         Parameters
         ----------
-        matrix : numpy.ndarray
+        matrix
             float32 [N, K].
-        hint : str
+        hint
             Name of the source's array that it comes from, if known: preferred among equal rows.
 
         Returns

@@ -33,11 +33,11 @@ class Placement:
 
     Attributes
     ----------
-    readers : dict of str to tuple of GivenReader
+    readers
         By canonical name.
-    uses : tuple of EdgeUse
+    uses
         What became of every edge.
-    tensors : dict of str to str
+    tensors
         First tensor of every canonical value.
     """
 
@@ -51,11 +51,11 @@ class Placer:
 
     Parameters
     ----------
-    stripped : StrippedModel
+    stripped
         The float graph with one Identity per edge.
-    shown : sequence of ShownTensor
+    shown
         Which tensors show which canonical values.
-    channels : mapping of str to int
+    channels
         Extent of the last axis of every canonical value.
     """
 

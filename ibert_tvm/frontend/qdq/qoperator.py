@@ -34,12 +34,8 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The model.
-
-    Returns
-    -------
-    bool
     """
     nodes = [*model.graph.node, *(node for f in model.functions for node in f.node)]
     return any(
@@ -63,7 +59,7 @@ def to_qdq(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         A quantised model; not changed.
 
     Returns

@@ -44,13 +44,13 @@ class Edge:
 
     Parameters
     ----------
-    tensor : str
+    tensor
         The rounded tensor: output of the QuantizeLinear, float in the stripped graph.
-    source : str
+    source
         The tensor that is rounded.
-    node : str
+    node
         Name of the QuantizeLinear node.
-    grid : Grid
+    grid
         What it is rounded to.
     """
 
@@ -66,11 +66,11 @@ class GivenTensor:
 
     Parameters
     ----------
-    name : str
+    name
         Name of the float initialiser that replaces it.
-    integers : numpy.ndarray
+    integers
         The integers, of the file's type or another that holds them.
-    grid : Grid
+    grid
         What they stand for.
     """
 
@@ -85,11 +85,11 @@ class StrippedModel:
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         The float graph.
-    edges : tuple of Edge
+    edges
         Roundings of activations, in graph order.
-    constants : dict of str to GivenTensor
+    constants
         Quantised constants by the name of their float initialiser.
     """
 
@@ -103,12 +103,8 @@ def strip(model: onnx.ModelProto) -> StrippedModel:
 
     Parameters
     ----------
-    model : onnx.ModelProto
+    model
         With QuantizeLinear and DequantizeLinear nodes, see `qoperator.to_qdq`; not changed.
-
-    Returns
-    -------
-    StrippedModel
 
     Raises
     ------

@@ -25,30 +25,30 @@ class ModelSource:
 
     Parameters
     ----------
-    name : str
+    name
         One word, for the record itself.
-    what : str
+    what
         What a model is called in messages, with its article.
-    recognises : callable
+    recognises
         Whether an object, which is a `pathlib.Path` or a model in memory, is of this kind.
-    load : callable or None
+    load
         ``load(model, request)`` returns the canonical model.
-    stands_for : callable or None
+    stands_for
         In the place of `load`: returns the model that the object leads to.
-    packages, to_verify : tuple of str
+    packages, to_verify
         Optional packages that loading needs, and those that the comparison with the source needs.
-    extra : str
+    extra
         The extra of this package that brings them.
-    heads : bool
+    heads
         Whether it can have a head other than ``none``.
-    inputs : tuple of type
+    inputs
         Which of a sequence and a mapping may say what its inputs are.
-    files : callable or None
+    files
         ``files(path)`` lists the files that the result depends on; None for models in memory.
-    text_length : callable or None
+    text_length
         ``text_length(path)`` returns how many tokens of a text the source reads, or None where it
         does not say.
-    precedence : int
+    precedence
         Of several kinds that recognise a model it is of the one with the largest.
 
     Raises

@@ -18,11 +18,11 @@ class Kind:
 
     Parameters
     ----------
-    name : str
+    name
         As artefacts and metadata have it.
-    axes : tuple of str
+    axes
         Of the output: ``batch``, ``seq_len``, and what a row holds.
-    feature : str
+    feature
         What sentence-transformers calls it; empty where it has no name for it.
     """
 
@@ -61,7 +61,7 @@ class Returned(Finish):
 
     Parameters
     ----------
-    field : str
+    field
         ``last_hidden_state``, ``pooler_output`` or ``logits``.
     """
 
@@ -74,7 +74,7 @@ class LastLayer(Finish):
 
     Parameters
     ----------
-    layer : str
+    layer
         Attribute of the model.
     """
 
@@ -99,11 +99,11 @@ class Layer:
     ----------
     op : {"first_token", "linear", "tanh", "pooling"}
         What it computes.
-    name : str
+    name
         Module of the source; a ``linear`` has the weights ``NAME.weight`` and ``NAME.bias``.
-    rows : int or str
+    rows
         Of a ``linear``: outputs, or ``hidden`` or ``labels``.
-    module : str
+    module
         Module of the source that computes it, where `name` is none.
     """
 
@@ -119,18 +119,18 @@ class OnnxOutput:
 
     Parameters
     ----------
-    names : tuple of str
+    names
         Outputs of this name are it, the first that is there.
-    rank : int or None
+    rank
         Dimensions of the output, where the name leaves that open; None for any.
-    only : bool
+    only
         Whether the only output of that rank is taken, too, under any name.
-    columns : tuple of str
+    columns
         Outputs that are the columns of the wanted one, in the place of `names`.
-    precedence : int
+    precedence
         Of several heads that the names of a graph's outputs speak of, the largest is its own. Heads
         of one precedence share their names, and their ranks decide.
-    normalised : bool or None
+    normalised
         Whether the tensor is wanted with its normalisation to length 1 (True), or before it
         (False), which also averages the hidden state of a graph that has no such output.
     """
@@ -149,32 +149,32 @@ class Head:
 
     Parameters
     ----------
-    name : str
+    name
         As users and artefacts write it.
-    output : str
+    output
         Name of the output for callers.
-    kind : str
+    kind
         Of `KINDS`.
-    finish : Finish
+    finish
         How a transformers model's result becomes the output.
-    tokens, reals : bool
+    tokens, reals
         Whether models of tokens have it, and models of images or features.
-    classes : tuple of str
+    classes
         Ends of transformers' class names that compute it; empty for what any encoder has.
-    unlabelled : tuple of str
+    unlabelled
         Ends of the names of pretraining classes with the same output, whose labels mean nothing; a
         folder of one is imported without its head, a module in memory as it is.
-    auto_class : str
+    auto_class
         Transformers' class that loads a folder with this head.
-    labelled : bool
+    labelled
         Whether the configuration names its classes (``id2label``).
-    onnx : OnnxOutput
+    onnx
         Its output in an ONNX graph.
-    checkpoint : tuple of Layer, or None
+    checkpoint
         Its steps in an I-BERT checkpoint; None if there is no such checkpoint.
-    methods : tuple of str
+    methods
         Methods of `Encoder` that read its output.
-    samples : tuple of str
+    samples
         Classes of `ibert_tvm.tasks.samples` that it is trained on.
 
     Raises
@@ -252,9 +252,9 @@ def head_of_class(name: str, unlabelled: bool = False) -> str:
 
     Parameters
     ----------
-    name : str
+    name
         Class name, for example ``BertForSequenceClassification``.
-    unlabelled : bool
+    unlabelled
         Whether pretraining classes have the head whose output is theirs.
 
     Returns

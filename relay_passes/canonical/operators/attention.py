@@ -31,14 +31,14 @@ class Attention(CanonicalOperator):
 
     Parameters
     ----------
-    num_heads : int
+    num_heads
         H; the channels of q are H * D, those of k and v G * D.
-    scale : float
+    scale
         Of the scores, before the bias.
-    before, after : int
+    before, after
         Window: the largest distance at which a key in front of its query counts, and behind it
         (0 for causal attention). By default nothing limits it.
-    cap : float
+    cap
         c of ``c tanh(s / c)``, which scaled scores become before a bias is added (softcap). By
         default, 0, they stay what they are.
     """

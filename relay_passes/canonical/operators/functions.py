@@ -36,7 +36,7 @@ class LeakyRelu(Function):
 
     Parameters
     ----------
-    slope : float
+    slope
         Between 0 and 1.
     """
 
@@ -63,7 +63,7 @@ class Clip(Function):
 
     Parameters
     ----------
-    low, high : float
+    low, high
         The bounds, low below high; a bound of float32 itself is none.
     """
 
@@ -122,7 +122,7 @@ class Silu(Function):
 
     Parameters
     ----------
-    beta : float
+    beta
         Positive: 1 for SiLU, 1.702 for quick-GELU.
     """
 

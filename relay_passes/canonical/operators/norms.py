@@ -19,7 +19,7 @@ class Norm(CanonicalOperator):
 
     Parameters
     ----------
-    epsilon : float
+    epsilon
     """
 
     epsilon: float

@@ -23,7 +23,7 @@ class Patches(CanonicalOperator):
 
     Parameters
     ----------
-    patch_height, patch_width : int
+    patch_height, patch_width
         Pixels.
     """
 
@@ -69,11 +69,11 @@ class Windows(CanonicalOperator):
 
     Parameters
     ----------
-    height, width : int
+    height, width
         Of a window, in pixels; features are 1 high.
-    stride_down, stride_across : int
+    stride_down, stride_across
         From one window to the next.
-    top, bottom, left, right : int
+    top, bottom, left, right
         Rows and columns of 0 around an image, less than a window has.
     """
 

@@ -105,7 +105,7 @@ class SelectToken(CanonicalOperator):
 
     Parameters
     ----------
-    index : int
+    index
         Its place.
     """
 

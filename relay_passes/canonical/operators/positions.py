@@ -26,9 +26,9 @@ class PositionIds(CanonicalOperator):
     kind : {"absolute", "roberta"}
         "absolute": offset, offset + 1, ... in every row. "roberta":
         cumsum(id != padding_index) * (id != padding_index) + padding_index.
-    offset : int
+    offset
         First position, kind "absolute" only.
-    padding_index : int
+    padding_index
         Id of the padding token, kind "roberta" only.
     """
 
@@ -68,7 +68,7 @@ class Rotate(CanonicalOperator):
 
     Parameters
     ----------
-    num_heads : int
+    num_heads
         H; the channels are H * D.
     """
 

@@ -63,7 +63,7 @@ class ShiftTokens(CanonicalOperator):
 
     Parameters
     ----------
-    distance : int
+    distance
         Positive: the token behind.
     """
 
@@ -88,9 +88,9 @@ class SliceTokens(CanonicalOperator):
 
     Parameters
     ----------
-    first : int
+    first
         Place of the first one.
-    count : int
+    count
         How many.
     """
 
@@ -127,11 +127,11 @@ class UnfoldTokens(CanonicalOperator):
 
     Parameters
     ----------
-    width : int
+    width
         Neighbouring tokens.
-    stride : int
+    stride
         From the first of them to those of the next row.
-    before, after : int
+    before, after
         Tokens of 0 at either end of a sequence, less than `width`.
     """
 

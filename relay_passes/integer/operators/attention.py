@@ -46,9 +46,9 @@ class Attention(Operator):
 
     Parameters
     ----------
-    num_heads : int
+    num_heads
         H; the channels of q are H * D, those of k and v G * D.
-    softmax : str
+    softmax
         "short": u8 exponentials times V, divided once per row by their sum, in 16-bit arithmetic.
         V may be wide, then: int16 within `short_softmax.VALUE_LIMIT`.
         "normalised": u8 probabilities of scale 1/256 times V, as published.
@@ -60,7 +60,7 @@ class Attention(Operator):
         the int16 multiplier is Q15, ``S_v / 128 / S_out * 2^shift``; dtype int8, uint8 or int16.
         "normalised": 8 fraction bits, a multiplier ``S_v / 256 / S_out * 2^shift`` of 15 bits at
         most; dtype int8, uint8, int16 or int32.
-    before, after : int
+    before, after
         Window: the largest distance at which a key in front of its query counts, and behind it
         (0 for causal attention). `UNBOUNDED` where nothing limits it.
     """
@@ -330,7 +330,7 @@ class CappedAttention(Attention):
 
     Parameters
     ----------
-    cap : ScoreCap
+    cap
         From ``ScoreCap.from_scale(S, c)``, S the scale of Q K^T.
     """
 

@@ -45,7 +45,7 @@ class SplitChannels(RunOfChannels):
 
     Parameters
     ----------
-    index, parts : int
+    index, parts
         Which of how many equal runs.
     """
 
@@ -86,9 +86,9 @@ class ChannelRun(RunOfChannels):
 
     Parameters
     ----------
-    first : int
+    first
         The first of them, counted from 0.
-    channels : int
+    channels
         How many there are.
     """
 

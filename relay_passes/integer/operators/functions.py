@@ -41,7 +41,7 @@ class LeakyRelu(Elementwise):
 
     Parameters
     ----------
-    slope : int
+    slope
         In units of 2^-15, 0 to 2^15.
     """
 
@@ -65,7 +65,7 @@ class Clip(Elementwise):
 
     Parameters
     ----------
-    low, high : int
+    low, high
         int32; low does not exceed high.
     """
 
@@ -92,9 +92,9 @@ class Tanh(Elementwise):
 
     Parameters
     ----------
-    exponential : BinaryExponential
+    exponential
         Constants of 2^(-2 |x| log2 e), from ``BinaryExponential.for_tanh(scale)``.
-    fraction_bits : int
+    fraction_bits
         The result's scale is 2^-fraction_bits, its bound 2^fraction_bits - 1.
     """
 
@@ -119,7 +119,7 @@ class Sigmoid(Elementwise):
 
     Parameters
     ----------
-    constants : ClippedPolynomial
+    constants
         Of the polynomial.
     """
 
@@ -141,7 +141,7 @@ class Silu(Elementwise):
 
     Parameters
     ----------
-    constants : ClippedPolynomial
+    constants
         Of the polynomial; beta is in the scale.
     """
 
@@ -163,7 +163,7 @@ class Gelu(Elementwise):
 
     Parameters
     ----------
-    constants : ClippedPolynomial
+    constants
         Of the polynomial.
     """
 
@@ -204,7 +204,7 @@ class Log1pRelu(Elementwise):
 
     Parameters
     ----------
-    constants : Logarithm
+    constants
         Of the input's scale.
     """
 

@@ -49,11 +49,11 @@ class OperandPart(Elementwise):
 
     Parameters
     ----------
-    part : str
+    part
         "high" or "low".
-    dtype : str
+    dtype
         int8 or uint8; an x whose parts do not fit is refused.
-    zero_point : int
+    zero_point
         Added to the part.
     """
 
@@ -121,11 +121,11 @@ class QuantiseRows(Operator):
 
     Parameters
     ----------
-    low, high : int
+    low, high
         Closed interval of the result, within `dtype`.
-    dtype : str
+    dtype
         int8 or uint8.
-    zero_point : int
+    zero_point
         Added after the division.
     """
 
@@ -186,7 +186,7 @@ class ScaleRows(Operator):
 
     Parameters
     ----------
-    shift : int
+    shift
         0..16.
     """
 

@@ -153,18 +153,18 @@ class ScaledNorm(Operator):
 
     Class variables
     ---------------
-    DTYPES : tuple of str
+    DTYPES
         Types that the result may have.
 
     Parameters
     ----------
-    constants : LayerNormConstants or ShortLayerNorm
+    constants
         Of an input of 21 bits, or of one of 15 bits, which needs no product of 64 bits per entry.
-    shift : int
+    shift
         Right shift of ``n * gain``.
-    low, high : int
+    low, high
         Closed interval of the result, within `dtype`.
-    dtype : str
+    dtype
         One of `DTYPES`.
     """
 
@@ -253,7 +253,7 @@ class RmsNorm(ScaledNorm):
 
     Parameters
     ----------
-    constants : LayerNormConstants
+    constants
         input_limit, epsilon, reciprocal_bits, normalised_bits.
     shift, low, high, dtype
         See `ScaledNorm`; dtype int8, uint8, int16 or int32.
@@ -270,7 +270,7 @@ class RmsNormShort(ScaledNorm):
 
     Parameters
     ----------
-    constants : ShortLayerNorm
+    constants
         epsilon, root_fraction_bits.
     shift, low, high, dtype
         See `ScaledNorm`; dtype int8, uint8 or int16.
@@ -291,7 +291,7 @@ class LayerNorm(ScaledNorm):
 
     Parameters
     ----------
-    constants : LayerNormConstants
+    constants
         input_limit, epsilon, reciprocal_bits, normalised_bits.
     shift, low, high, dtype
         See `ScaledNorm`; dtype int8, uint8, int16 or int32.
@@ -309,7 +309,7 @@ class LayerNormShort(ScaledNorm):
 
     Parameters
     ----------
-    constants : ShortLayerNorm
+    constants
         epsilon, root_fraction_bits.
     shift, low, high, dtype
         See `ScaledNorm`; dtype int8, uint8 or int16.

@@ -21,7 +21,7 @@ class Patches(Operator):
 
     Parameters
     ----------
-    patch_height, patch_width : int
+    patch_height, patch_width
         Size of a patch in pixels.
     """
 
@@ -79,13 +79,13 @@ class Windows(Operator):
 
     Parameters
     ----------
-    height, width : int
+    height, width
         Of a window, in pixels; features are 1 high.
-    stride_down, stride_across : int
+    stride_down, stride_across
         From one window to the next.
-    top, bottom, left, right : int
+    top, bottom, left, right
         Rows and columns around an image.
-    zero_point : int
+    zero_point
         What lies there: the integer of the real 0.
     """
 

@@ -30,7 +30,7 @@ class ScaledPool(Operator):
 
     Parameters
     ----------
-    fraction_bits : int
+    fraction_bits
         The result's scale is the input's times 2^-fraction_bits.
     """
 
@@ -269,7 +269,7 @@ class SelectToken(Operator):
 
     Parameters
     ----------
-    index : int
+    index
         Position in the sequence; not negative.
     """
 

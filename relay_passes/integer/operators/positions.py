@@ -27,10 +27,10 @@ class PositionIds(Operator):
 
     Parameters
     ----------
-    kind : str
+    kind
         "absolute": ``offset + 0 .. seq - 1`` in every row. "roberta":
         ``cumsum(id != padding_index) * (id != padding_index) + padding_index``.
-    offset, padding_index : int
+    offset, padding_index
         See `kind`.
     """
 
@@ -98,9 +98,9 @@ class Rotate(Operator):
 
     Parameters
     ----------
-    num_heads : int
+    num_heads
         H.
-    raised : int
+    raised
         Fraction bits that x gets, 0..7: as many as leave it within 16 bits.
     shift, low, high, dtype, zero_point
         Requantisation, as of `RequantiseShort`.
@@ -188,9 +188,9 @@ class DistanceProducts(Operator):
 
     Parameters
     ----------
-    num_heads : int
+    num_heads
         H; the channels are H * D.
-    shift : int
+    shift
         Fraction bits that the table has beyond the unit of the result, 0..7.
     """
 

@@ -23,13 +23,13 @@ class Requantise(Elementwise):
 
     Parameters
     ----------
-    shift : int
+    shift
         Right shift, 0..62, the same for every channel.
-    low, high : int
+    low, high
         Closed interval of the result, within `dtype`.
-    dtype : str
+    dtype
         int8, uint8, int16 or int32.
-    zero_point : int
+    zero_point
         Added after the shift.
     """
 
@@ -65,13 +65,13 @@ class RequantiseShort(Elementwise):
 
     Parameters
     ----------
-    shift : int
+    shift
         Fraction bits of the Q15 product, 0..14, the same for every channel.
-    low, high : int
+    low, high
         Closed interval of the result, within `dtype`.
-    dtype : str
+    dtype
         int8, uint8 or int16.
-    zero_point : int
+    zero_point
         Added before the shift, as ``zero_point 2^shift``.
     """
 
@@ -106,14 +106,14 @@ class RequantiseEven(Elementwise):
 
     Parameters
     ----------
-    split : int
+    split
         Bits by which the value is split before the multiplication; see
         `ibert_tvm.relay_passes.spec.released.wide_product`.
-    low, high : int
+    low, high
         Closed interval of the result, within `dtype`.
-    dtype : str
+    dtype
         int8, uint8, int16 or int32.
-    zero_point : int
+    zero_point
         Added after the shift.
     """
 

@@ -43,7 +43,7 @@ class TokenSlots(Serial):
 
     Parameters
     ----------
-    selected : str
+    selected
         Positions that are kept whatever the mask says, separated by commas.
     """
 

@@ -34,7 +34,7 @@ class AddShort(Elementwise):
 
     Parameters
     ----------
-    low, high : int
+    low, high
         Closed interval of the sum, within int16.
     """
 

@@ -26,7 +26,7 @@ class Embedding(Operator):
 
     Parameters
     ----------
-    shift : int
+    shift
         Common right shift of the multipliers, 0..62.
     """
 
@@ -117,7 +117,7 @@ class ShiftTokens(Operator):
 
     Parameters
     ----------
-    distance : int
+    distance
         Positive: the token behind.
     """
 
@@ -155,7 +155,7 @@ class SliceTokens(Operator):
 
     Parameters
     ----------
-    first, count : int
+    first, count
         Place of the first one, and how many.
     """
 
@@ -201,11 +201,11 @@ class UnfoldTokens(Operator):
 
     Parameters
     ----------
-    width : int
+    width
         Neighbouring tokens.
-    stride : int
+    stride
         From the first of them to those of the next row.
-    before, after : int
+    before, after
         Tokens of 0 at either end of a sequence.
     """
 

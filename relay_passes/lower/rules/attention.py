@@ -138,9 +138,9 @@ def context_factors(
     ----------
     ratio : numpy.ndarray
         V's scale over that of the context, [channels] or [1].
-    preset : Preset
+    preset
         Whose softmax gives the context.
-    quant : ActivationQuant
+    quant
         The context.
 
     Returns
@@ -187,15 +187,15 @@ def check_operand(
 
     Parameters
     ----------
-    label : str
+    label
         "queries", "keys" or "values".
-    form : Form
+    form
         The operand.
-    name : str
+    name
         The attention.
-    per_tensor : bool
+    per_tensor
         Whether it must have one scale.
-    may_be_wide : bool
+    may_be_wide
         Whether it may be int16.
 
     Raises

@@ -111,7 +111,7 @@ class ClippedStream:
 
     Parameters
     ----------
-    function : ClippedFunction
+    function
         What the polynomial approximates.
     """
 

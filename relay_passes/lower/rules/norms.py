@@ -36,9 +36,9 @@ def fits_short(source: Form, rows: ActivationQuant | None) -> bool:
 
     Parameters
     ----------
-    source : Form
+    source
         The operand.
-    rows : ActivationQuant, optional
+    rows
         What the table has for it, if its rows are heads: a requantisation may leave the clamp to
         its reader.
     """

@@ -63,9 +63,9 @@ def join_rows(node: Node[CanonicalOperator], magnitude: Callable[[int, int], int
 
     Parameters
     ----------
-    node : Node
+    node
         Its second operand is the rows.
-    magnitude : callable
+    magnitude
         Largest absolute integer of the result, from those of the value and the rows.
 
     Raises

@@ -31,12 +31,8 @@ def top_of_polynomial(scale: float) -> int:
 
     Parameters
     ----------
-    scale : float
+    scale
         S of the scores.
-
-    Returns
-    -------
-    int
     """
     a, _, c = COEFFICIENTS
     return math.floor(c / a / scale**2)
@@ -48,16 +44,16 @@ class ReleasedExponential:
 
     Parameters
     ----------
-    q_ln2 : int
+    q_ln2
         ``-floor(-0.6931 / S)``.
-    q_b, q_c : int
+    q_b, q_c
         ``floor(b / S)`` and ``floor(c / S^2)`` with b, c divided by a; the polynomial is
         ``(p + q_b) p + q_c``.
-    reciprocal, reciprocal_shift : int
+    reciprocal, reciprocal_shift
         ``z = (d * reciprocal) >> reciprocal_shift``, exactly ``floor(d / q_ln2)``.
-    split, multiplier, shift : int
+    split, multiplier, shift
         ``round_even(L m / 2^(e - 30 + z))``; see `rounding.wide_product`. The shift at z = 0.
-    maximum : int
+    maximum
         The result at distance 0, at most 32767: an upper bound that is a clamp as well.
     """
 
@@ -77,15 +73,11 @@ class ReleasedExponential:
 
         Parameters
         ----------
-        scale : float
+        scale
             S of the scores, 1/sqrt(d) included.
-        result_scale : float
+        result_scale
             What one unit of the 16-bit result is worth, in units of E: the largest E that was
             seen in training, divided by 32767.
-
-        Returns
-        -------
-        ReleasedExponential
 
         Raises
         ------
@@ -129,7 +121,7 @@ class ReleasedExponential:
 
         Parameters
         ----------
-        d : Value
+        d
             Distance from the maximum of the row; negative ones count as 0.
 
         Returns

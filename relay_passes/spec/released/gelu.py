@@ -27,12 +27,8 @@ def released_gelu(scales: np.ndarray) -> PaperGelu:
 
     Parameters
     ----------
-    scales : numpy.ndarray
+    scales
         S [C] (or [1]) of the input, positive.
-
-    Returns
-    -------
-    PaperGelu
 
     Raises
     ------

@@ -35,7 +35,7 @@ class ReleasedLayerNorm:
 
     Parameters
     ----------
-    shift : int
+    shift
         Right shift of a deviation before it is squared, 0..31; the checkpoint holds it.
     """
 
@@ -55,7 +55,7 @@ def offset_and_scale(gamma: np.ndarray, beta: np.ndarray) -> tuple[np.ndarray, n
 
     Parameters
     ----------
-    gamma, beta : numpy.ndarray
+    gamma, beta
         Float [C].
 
     Returns
@@ -101,9 +101,9 @@ def square(d: Value, constants: ReleasedLayerNorm) -> Value:
 
     Parameters
     ----------
-    d : Value
+    d
         ``x - mean``.
-    constants : ReleasedLayerNorm
+    constants
 
     Returns
     -------
@@ -119,12 +119,8 @@ def root_half_bits(total: Value) -> Value:
 
     Parameters
     ----------
-    total : Value
+    total
         V, below 2^62.
-
-    Returns
-    -------
-    Value
     """
     return half_bits(total, _ROOT_BITS)
 
@@ -134,9 +130,9 @@ def factor(total: Value, half: Value, constants: ReleasedLayerNorm) -> Value:
 
     Parameters
     ----------
-    total, half : Value
+    total, half
         V and `root_half_bits` of it.
-    constants : ReleasedLayerNorm
+    constants
 
     Returns
     -------
@@ -152,11 +148,11 @@ def normalise(d: Value, factor_of_row: Value, offset: Value) -> Value:
 
     Parameters
     ----------
-    d : Value
+    d
         Deviation.
-    factor_of_row : Value
+    factor_of_row
         `factor` of the token.
-    offset : Value
+    offset
         Of `offset_and_scale`.
 
     Returns

@@ -27,7 +27,7 @@ def split_for(magnitude: int) -> int:
 
     Parameters
     ----------
-    magnitude : int
+    magnitude
         Largest absolute value.
 
     Returns
@@ -44,7 +44,7 @@ def mantissa_and_exponent(real: float) -> tuple[int, int]:
 
     Parameters
     ----------
-    real : float
+    real
         Finite and not zero.
 
     Returns
@@ -66,11 +66,11 @@ class ExactFactors:
 
     Parameters
     ----------
-    multipliers : numpy.ndarray
+    multipliers
         int32 [C].
-    shifts : numpy.ndarray
+    shifts
         int32 [C], 1..62: the right shift after the product, less what `split` has taken.
-    split : int
+    split
         Bits by which the value is split before the multiplication, 0 for 31-bit values.
     """
 
@@ -84,14 +84,10 @@ def exact_factors(reals: np.ndarray, magnitude: int) -> ExactFactors:
 
     Parameters
     ----------
-    reals : numpy.ndarray
+    reals
         Ratios of scales [C], float64; may be negative, not zero.
-    magnitude : int
+    magnitude
         Largest absolute integer that will be multiplied.
-
-    Returns
-    -------
-    ExactFactors
 
     Raises
     ------
@@ -130,14 +126,10 @@ def round_even(value: Value, n: Value) -> Value:
 
     Parameters
     ----------
-    value : Value
+    value
         Below 2^62 in absolute value.
     n : int or Value
         1..62.
-
-    Returns
-    -------
-    Value
     """
     value, n = bind(value), bind(n)
     # 2^(n-1) - 1 as a right shift of a constant: LLVM does left shifts by a vector in floating
@@ -151,16 +143,12 @@ def wide_product(value: Value, multiplier: Value, split: int) -> Value:
 
     Parameters
     ----------
-    value, multiplier : Value
+    value, multiplier
         The mantissa has 31 bits besides its sign.
-    split : int
+    split
         0 for the product itself. Otherwise the result is ``floor(product / 2^(split-1))``, with
         its last bit set where anything below was lost: rounding it to ``shift`` bits, 2 at least,
         gives what rounding the product to ``shift + split - 1`` bits gives.
-
-    Returns
-    -------
-    Value
     """
     if split == 0:
         return value * multiplier
@@ -185,13 +173,13 @@ def requantise_even(
 
     Parameters
     ----------
-    value : Value
+    value
         The integer.
-    multiplier, shift : Value
+    multiplier, shift
         Arrays of `ExactFactors`, scalar or per channel.
-    split : int
+    split
         Of `ExactFactors`.
-    zero_point, low, high : int
+    zero_point, low, high
         Of the result.
 
     Returns
@@ -208,14 +196,10 @@ def mean_even(total: Value, count: int) -> Value:
 
     Parameters
     ----------
-    total : Value
+    total
         A sum.
-    count : int
+    count
         At least 1.
-
-    Returns
-    -------
-    Value
     """
     doubled = bind(total * 2 + count)
     up = bind(floor_divide(doubled, 2 * count))

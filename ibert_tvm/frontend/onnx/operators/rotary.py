@@ -58,20 +58,20 @@ def turned(
 
     Parameters
     ----------
-    t : Translator
+    t
         The graph.
-    node : Node
+    node
         Which rotates.
-    x : Traced
+    x
         [batch, tokens, heads * width] or [batch, heads, tokens, width].
-    places : Known or Traced, optional
+    places
         Rows of the tables, [batch or 1, tokens]; where they are left out, the tables have a row for
         each token.
-    tables : tuple of Known or Traced
+    tables
         Cosines and sines, [positions, angles]; twice as many channels of a head are turned.
-    width : int
+    width
         Channels of a head.
-    interleaved : bool
+    interleaved
         Whether neighbours are turned together, and not halves.
 
     Returns
