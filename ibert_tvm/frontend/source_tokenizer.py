@@ -11,14 +11,15 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import DocumentError
+from ..common.errors import DocumentError, ModelError
 from ..common.strict_json import decode, parse, read_bytes
-from ..model.tokenization import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_DEPTH, Tokenizer
+from ..model.tokenization import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_DEPTH, Tokenizer, refusing
 from ..model.tokenization import tokenizer_files as plain_files
 from .errors import ModelSourceError
 
@@ -156,14 +157,10 @@ def _by_transformers(
     with tempfile.TemporaryDirectory() as copy:
         for name, content in files.items():
             (Path(copy) / name).write_bytes(content)
-        try:
+        with _by_them(folder):
             original = AutoTokenizer.from_pretrained(
                 copy, trust_remote_code=False, local_files_only=True
             )
-        except Exception as error:
-            raise _refused(
-                folder, f"transformers cannot read it: {error}", "copy the tokenizer files again"
-            ) from error
     if not getattr(original, "is_fast", False):
         _logger.warning(
             "the tokenizer of %s is left out: %s of transformers is written in Python, and an "
@@ -177,6 +174,18 @@ def _by_transformers(
     stored = _stored(original)
     _compare(folder, original, Tokenizer(stored))
     return stored
+
+
+@contextmanager
+def _by_them(folder: Path) -> Iterator[None]:
+    """What transformers and tokenizers raise, as an error of ours."""
+    try:
+        with refusing(str(folder)):
+            yield
+    except ModelError as error:
+        raise _refused(
+            folder, f"transformers cannot use it: {error.why}", "copy the tokenizer files again"
+        ) from error
 
 
 def _put_lower_case_first(backend: Any) -> None:
@@ -216,7 +225,8 @@ def _compare(folder: Path, original: Any, stored: Tokenizer) -> None:
     for text in PROBES:
         pair = text if isinstance(text, tuple) else (text,)
         for length in (2**20, _CUT):
-            wanted = original(*pair, truncation=True, max_length=length)
+            with _by_them(folder):
+                wanted = original(*pair, truncation=True, max_length=length)
             if not wanted["input_ids"]:
                 continue  # `Tokenizer` refuses a text that gives no token
             batch = stored.encode([text], length, allow_empty=True)

@@ -263,12 +263,12 @@ class Tokenizer:
             raise InputError("no text was given", todo="give at least one text")
         with self._lock:  # truncation is a state of the tokenizer, and other threads may encode
             self._tokenizer.no_truncation()
-            with _refusing(_BEHAVIOUR):
+            with refusing(_BEHAVIOUR):
                 encodings = self._tokenizer.encode_batch(items)
             truncated = tuple(i for i, e in enumerate(encodings) if len(e.ids) > max_length)
             if truncated:
                 self._tokenizer.enable_truncation(max_length, direction=self.truncation_side)
-                with _refusing(_BEHAVIOUR):
+                with refusing(_BEHAVIOUR):
                     encodings = self._tokenizer.encode_batch(items)
         for index, encoding in enumerate(encodings):
             if not encoding.ids:
@@ -304,7 +304,7 @@ class Tokenizer:
         pair = isinstance(text, tuple)
         with self._lock:
             self._tokenizer.no_truncation()
-            with _refusing(_BEHAVIOUR):
+            with refusing(_BEHAVIOUR):
                 whole = self._tokenizer.encode(*(text if pair else (text,)))
             taken = sum(place != (1 if pair else 0) for place in whole.sequence_ids)
             if len(whole.ids) > max_length and max_length - taken <= overlap:
@@ -317,7 +317,7 @@ class Tokenizer:
             if len(whole.ids) > max_length:
                 strategy = "only_second" if pair else "only_first"
                 self._tokenizer.enable_truncation(max_length, stride=overlap, strategy=strategy)
-                with _refusing(_BEHAVIOUR):
+                with refusing(_BEHAVIOUR):
                     whole = self._tokenizer.encode(*(text if pair else (text,)))
         if not whole.ids:
             raise _no_token(0)
@@ -404,7 +404,7 @@ class Tokenizer:
                     todo="quantise the model again from a folder with its tokenizer files",
                 )
             paths = [str(Path(folder) / name) for name in group]
-            with _refusing(", ".join(group)):
+            with refusing(", ".join(group)):
                 if group[0] == "tokenizer.json":
                     return FastTokenizer.from_file(paths[0])
                 if group[0] == "vocab.txt":
@@ -489,7 +489,7 @@ def _checked(text: object, index: int, allow_empty: bool = False) -> str | tuple
 
 
 @contextmanager
-def _refusing(name: str) -> Iterator[None]:
+def refusing(name: str) -> Iterator[None]:
     """What tokenizers raises, bare Exception or a panic of Rust's, as an error of ours."""
     try:
         yield
