@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from ..common.errors import ExitCode, OutputError, UsageError
+from ..common.errors import ExitCode, UsageError
 from .options import AtLeastOne, Board, address_of
 from .result import CommandResult
 
@@ -59,6 +58,7 @@ def command(
     import json
 
     from ..common.files import check_writable, write_file
+    from ..verification.certificate import report_place
     from .progress import progress
 
     address = address_of(rpc, rpc_key, "--rpc-key")
@@ -68,21 +68,9 @@ def command(
             why="an artefact runs under an emulator here, or on a board",
             todo="give one of them",
         )
-    report = output.with_suffix(".txt")
-    if report == output:
-        raise UsageError(
-            f"bad value for --output: {output}",
-            why="the report takes that name",
-            todo="give a name that ends in .json",
-        )
+    report = report_place(output)
     check_writable(output)
     check_writable(report)
-    if report.exists() and not _is_report(report):
-        raise OutputError(
-            f"cannot write {report}",
-            why="the report goes there, and the file of that name is no report of a certificate",
-            todo="choose another --output, or remove the file",
-        )
     signed = []
     if key is not None:
         from ..verification.signature import check_signature
@@ -109,9 +97,3 @@ def command(
     lines = [body[0], *signed, *body[1:], f"wrote {output} and {report}"]
     code = ExitCode.OK if certificate.passed else ExitCode.VERIFICATION
     return CommandResult({"output": str(output), "report": str(report), **document}, lines, code)
-
-
-def _is_report(file: Path) -> bool:
-    """Whether a file begins as the reports do that this command writes."""
-    with file.open("rb") as content:
-        return re.search(rb": sha256 [0-9a-f]{64}\n", content.read(4096)) is not None

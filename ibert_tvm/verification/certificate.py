@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..common.errors import DocumentError, LibraryError
+from ..common.errors import DocumentError, LibraryError, OutputError, UsageError
 from ..common.integrity import check_sealed, sealed
 from ..common.schema import FLAG, OBJECT, STRING, one_of
 from ..common.schema import check as check_document
@@ -161,3 +162,35 @@ def read_certificate(file: Path) -> JsonDict:
             todo="write it again with `ibert verify`",
         ) from error
     return document
+
+
+def report_place(output: Path) -> Path:
+    """Where the report goes of a certificate that is written to `output`.
+
+    Raises
+    ------
+    UsageError
+        If both would have one name.
+    OutputError
+        If a file of that name is no report of a certificate.
+    """
+    report = output.with_suffix(".txt")
+    if report == output:
+        raise UsageError(
+            f"bad value for --output: {output}",
+            why="the report takes that name",
+            todo="give a name that ends in .json",
+        )
+    if report.is_file() and not _is_report(report):
+        raise OutputError(
+            f"cannot write {report}",
+            why="the report goes there, and the file of that name is no report of a certificate",
+            todo="choose another --output, or remove the file",
+        )
+    return report
+
+
+def _is_report(file: Path) -> bool:
+    """Whether a file begins as `Certificate.report` does."""
+    with file.open("rb") as content:
+        return re.search(rb": sha256 [0-9a-f]{64}\n", content.read(4096)) is not None
