@@ -182,6 +182,7 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
     from ibert_tvm.train import prepare
     from ibert_tvm.train.loop import Loop, Schedule
+    from ibert_tvm.train.settings import FinetuneSettings
     from ibert_tvm.train.losses import embedding_loss
 
     torch.manual_seed(seed)
@@ -219,19 +220,17 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
         return found["cosine_mean"]
 
     before = measured(HALVES[1])
-    schedule = Schedule(
-        lengths=tuple(len(tokenizer.encode([text], _SEQ_LEN).input_ids[0]) for text in lines),
-        epochs=options.epochs,
+    settings = FinetuneSettings(
         batch_size=options.batch,
         accumulation=1,
-        learning_rate=options.learning_rate,
         scale_learning_rate=options.scale_learning_rate,
         weight_decay=0.0,
         warmup=0.1,
-        seed=seed,
         patience=0,
         checkpoint_steps=10**9,
     )
+    lengths = tuple(len(tokenizer.encode([text], _SEQ_LEN).input_ids[0]) for text in lines)
+    schedule = Schedule(settings, lengths, options.epochs, options.learning_rate, seed)
     started = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         scales = model.log_scales.values()
