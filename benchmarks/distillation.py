@@ -182,8 +182,8 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
     from ibert_tvm.train import prepare
     from ibert_tvm.train.loop import Loop, Schedule
-    from ibert_tvm.train.settings import FinetuneSettings
     from ibert_tvm.train.losses import embedding_loss
+    from ibert_tvm.train.settings import FinetuneSettings
 
     torch.manual_seed(seed)
     model = prepare(start, learn_scales="scales" in options.train)
