@@ -169,10 +169,11 @@ def _by_transformers(
             type(original).__name__,
         )
         return {}
-    if lower_case:
-        _put_lower_case_first(original.backend_tokenizer)
-    stored = _stored(original)
-    _compare(folder, original, Tokenizer(stored))
+    with _by_them(folder):  # settings may have any type
+        if lower_case:
+            _put_lower_case_first(original.backend_tokenizer)
+        stored = _stored(original)
+        _compare(folder, original, Tokenizer(stored))
     return stored
 
 
@@ -182,6 +183,8 @@ def _by_them(folder: Path) -> Iterator[None]:
     try:
         with refusing(str(folder)):
             yield
+    except ModelSourceError:
+        raise
     except ModelError as error:
         raise _refused(
             folder, f"transformers cannot use it: {error.why}", "copy the tokenizer files again"
@@ -212,7 +215,7 @@ def _stored(original: Any) -> dict[str, bytes]:
         "model_input_names": list(original.model_input_names),
         "truncation_side": original.truncation_side,
     }
-    if original.model_max_length < _UNLIMITED:
+    if 0 < original.model_max_length < _UNLIMITED:
         settings["model_max_length"] = int(original.model_max_length)
     return {
         "tokenizer.json": backend.to_str().encode(),
@@ -225,8 +228,7 @@ def _compare(folder: Path, original: Any, stored: Tokenizer) -> None:
     for text in PROBES:
         pair = text if isinstance(text, tuple) else (text,)
         for length in (2**20, _CUT):
-            with _by_them(folder):
-                wanted = original(*pair, truncation=True, max_length=length)
+            wanted = original(*pair, truncation=True, max_length=length)
             if not wanted["input_ids"]:
                 continue  # `Tokenizer` refuses a text that gives no token
             batch = stored.encode([text], length, allow_empty=True)
