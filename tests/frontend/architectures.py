@@ -53,13 +53,17 @@ def make(architecture: str, head: str = "none", **changes: Any) -> Any:
         changes.setdefault("num_labels", 3)
     if head == "reranker":
         changes.setdefault("num_labels", 1)
+    return random_model(CONFIGS[architecture](**changes), head)
+
+
+def random_model(config: Any, head: str = "none") -> Any:
+    """A model of a configuration, likewise."""
     torch.manual_seed(0)
-    config = CONFIGS[architecture](**changes)
     model = getattr(hf, CLASSES[head]).from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 2:
                 parameter.normal_(0, 0.2)
-            elif "LayerNorm" not in name and "layer_norm" not in name:
+            elif "norm" not in name.lower():
                 parameter.normal_(0, 0.1)
     return model

@@ -66,6 +66,12 @@ def save(
     """Save a small model with modules behind it; return the transformers model."""
     model = make(architecture, head, num_hidden_layers=1).eval()
     model.save_pretrained(folder)
+    save_modules(folder, modules)
+    return model
+
+
+def save_modules(folder: Path, modules: Sequence[Module], pickled: bool = False) -> None:
+    """Save a list of modules, and the files of those behind the transformer."""
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": kind}
         for i, (kind, path, _) in enumerate(modules)
@@ -79,9 +85,10 @@ def save(
         if config:
             (place / "config.json").write_text(json.dumps(config))
         weights = random_weights(kind.rpartition(".")[2], config)
-        if weights:
+        if weights and pickled:
+            torch.save(weights, place / "pytorch_model.bin")
+        elif weights:
             save_file(weights, place / "model.safetensors")
-    return model
 
 
 def pooled(mode: str, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -3,66 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import models, pre_tokenizers, trainers
 
 from ibert_tvm.frontend import source_tokenizer as module
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.source_tokenizer import PROBES, source_tokenizer
 from ibert_tvm.model.tokenization import Tokenizer
+from tests.frontend.tokenizer_folders import WORDS, pairs_of_bytes, pieces, words
 from tests.snapshots import Messages
 
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", "C", "c", "a"]
 ADDED = {"content": "cat sat", "lstrip": False, "rstrip": False, "single_word": False}
 ADDED |= {"normalized": False, "special": False}
-
-
-def folder_of(place: Path, model_type: str, settings: Mapping[str, Any], **files: str) -> Path:
-    place.mkdir(exist_ok=True)
-    (place / "config.json").write_text(json.dumps({"model_type": model_type}))
-    (place / "tokenizer_config.json").write_text(json.dumps(settings))
-    for name, text in files.items():
-        (place / name.replace("_", ".")).write_text(text, encoding="utf-8")
-    return place
-
-
-def words(place: Path, settings: Mapping[str, Any], model_type: str = "bert") -> Path:
-    return folder_of(place, model_type, settings, vocab_txt="\n".join(WORDS))
-
-
-def pairs_of_bytes(place: Path, settings: Mapping[str, Any]) -> Path:
-    """RoBERTa's vocab.json and merges.txt."""
-    fast = FastTokenizer(models.BPE())
-    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet)
-    fast.train_from_iterator([text for text in PROBES if isinstance(text, str)], trainer)
-    folder_of(place, "roberta", settings)
-    fast.model.save(str(place))
-    return place
-
-
-def pieces(place: Path, settings: Mapping[str, Any]) -> Path:
-    """XLM-RoBERTa's sentencepiece.bpe.model."""
-    from sentencepiece import sentencepiece_model_pb2 as protobuf
-
-    model = protobuf.ModelProto()
-    model.trainer_spec.model_type = protobuf.TrainerSpec.UNIGRAM
-    model.normalizer_spec.add_dummy_prefix = True
-    for piece, kind in (("<unk>", 2), ("<s>", 3), ("</s>", 3)):
-        model.pieces.add(piece=piece, score=0.0, type=kind)
-    for number, piece in enumerate(["▁", "▁the", "▁cat", "s", *"abcdeCMTt"]):
-        model.pieces.add(piece=piece, score=-1.0 - number, type=1)
-    folder_of(place, "xlm-roberta", settings)
-    (place / "sentencepiece.bpe.model").write_bytes(model.SerializeToString())
-    return place
-
 
 LAYOUTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "lower case by default": (words, {}),

@@ -1,0 +1,36 @@
+"""Model folders as they are published: what their own library gives, or a refusal by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ibert_tvm.common.errors import IbertError
+from ibert_tvm.common.registry import import_modules
+from tests.conformance import layouts
+from tests.conformance.evaluated import evaluated_encoder
+from tests.conformance.layout import LAYOUTS
+from tests.snapshots import Messages
+
+import_modules(layouts.__path__, layouts.__name__)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if layout.default else pytest.mark.slow)
+        for name, layout in LAYOUTS.records.items()
+    ],
+)
+def test_a_folder_gives_what_its_library_gives(
+    name: str, tmp_path: Path, messages: Messages
+) -> None:
+    layout, folder = LAYOUTS.records[name], tmp_path / "model"
+    folder.mkdir()
+    layout.write(folder)
+    if layout.compare is None:
+        with messages.raises(IbertError):
+            evaluated_encoder(folder, layout.head)
+    else:
+        layout.compare(folder, evaluated_encoder(folder, layout.head))
