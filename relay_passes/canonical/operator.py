@@ -8,7 +8,6 @@ against its source, and the comparison with the float model run it (`canonical/e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..dialect.arrays import AnyArray
@@ -32,7 +31,6 @@ INDEX = ("int64",)
 """Type of ids and of the attention mask."""
 
 
-@dataclass(frozen=True)
 class CanonicalOperator(Record):
     """Base of the records.
 

@@ -1,22 +1,33 @@
 """What all dialects share: an operator is one class, its record.
 
 A record says what a call of the operator looks like: operands by name, attributes, and the type of
-the result by named dimensions. Attributes are the fields of the dataclass (an int, a string, a
-float where the dialect has floats, or the constants of an approximation, flattened with a prefix);
-the rest are class variables. Dialects derive from `Record` and add the meaning. A class that lacks
-a part is refused when it is defined, which is when its package is imported.
+the result by named dimensions. Attributes are the annotated fields of the class, which is a frozen
+dataclass by its base (an int, a string, a float where the dialect has floats, or the constants of
+an approximation, flattened with a prefix); the rest are class variables. Dialects derive from
+`Record` and add the meaning. A class that lacks a part is refused when it is defined, which is when
+its package is imported.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, overload
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, overload
 
 from ..errors import CompilerError
 from .types import Dim, TensorType
 
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform as _dataclass_transform
+else:
+
+    def _dataclass_transform(**_: object) -> Callable[[type], type]:
+        return lambda cls: cls
+
+
+Problem: TypeAlias = tuple[str, str, str]
+"""What is wrong with a call, why, and what to do."""
 RECORDS: dict[str, type[Record]] = {}
 """The operators of all dialects by name, "integer.linear" and so on."""
 
@@ -171,9 +182,19 @@ def flattened(prefix: str, kind: type | Mapping[str, type], choice: str = "") ->
     return {"prefix": prefix, "kind": kind, "choice": choice}
 
 
-@dataclass(frozen=True)
-class Record:
-    """Base of the records.
+@_dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class _Frozen:
+    """Base whose subclasses are frozen dataclasses without saying so."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        dataclass(frozen=True)(cls)
+
+
+class Record(_Frozen):
+    """Base of the records: frozen dataclasses, which their classes need not say.
 
     Class variables
     ---------------
@@ -199,13 +220,12 @@ class Record:
     RESULT: ClassVar[str] = ""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        super().__init_subclass__(**keywords)
-        if "OP" not in cls.__dict__:
-            return
-        problems = cls._problems()
-        if problems:
+        named = "OP" in cls.__dict__
+        if named and (problems := cls._problems()):
             raise TypeError(f"the record {cls.__qualname__} is incomplete: {'; '.join(problems)}")
-        RECORDS[cls.OP] = cls.DIALECT.operators[cls.OP] = cls
+        super().__init_subclass__(**keywords)
+        if named:
+            RECORDS[cls.OP] = cls.DIALECT.operators[cls.OP] = cls
 
     @classmethod
     def _problems(cls) -> list[str]:
@@ -248,6 +268,14 @@ class Record:
         """The call in messages: "integer.linear 'encoder.0.query'"."""
         return f"{self.OP} {self.name!r}"
 
+    def refused(self, what: str, why: str, todo: str) -> CompilerError:
+        """Make the error of this call that tells of a problem."""
+        return self.DIALECT.error(what, self.where, why, todo)
+
+    def choose(self, what: str, value: str, allowed: Collection[str]) -> None:
+        """Refuse a word that is none of the allowed ones."""
+        self.DIALECT.choose(what, value, allowed, self.where)
+
     def check_operands(self, names: Collection[str]) -> None:
         """Refuse operands, given by name, where one is missing or unknown.
 
@@ -258,9 +286,8 @@ class Record:
         known = {operand.name for operand in self.OPERANDS}
         needed = {operand.name for operand in self.OPERANDS if not operand.optional}
         if not needed <= set(names) <= known:
-            raise self.DIALECT.error(
+            raise self.refused(
                 f"{self.OP} got {'the operands ' + ', '.join(names) if names else 'no operands'}",
-                self.where,
                 f"it takes: {', '.join(_label(operand) for operand in self.OPERANDS)}",
                 f"build the call with {self.DIALECT.package}",
             )
@@ -293,9 +320,8 @@ class Record:
         """Check one operand's type, and what its dimensions stand for."""
         allowed = self.dtypes_of(operand)
         if type_.dtype not in allowed:
-            raise self.DIALECT.error(
+            raise self.refused(
                 f"operand {operand.name} is {type_.dtype}",
-                self.where,
                 f"allowed: {', '.join(allowed)}",
                 self.DIALECT.cast,
             )
@@ -306,9 +332,8 @@ class Record:
             count = max(len(extents) - len(tokens) + 1, 0)
             extents = [tuple(extents[:count]), *extents[count:]]
         if len(extents) != len(tokens):
-            raise self.DIALECT.error(
+            raise self.refused(
                 f"operand {operand.name} has {len(type_.shape)} dimensions",
-                self.where,
                 f"{self.OP} needs {'at least ' if '...' in tokens else ''}"
                 f"{len(tokens) - (tokens[0] == '...')}",
                 "check which tensor was passed",
@@ -318,26 +343,23 @@ class Record:
             if one and extent == int(one):
                 continue
             if dim.isdigit() and extent != int(dim):
-                raise self.DIALECT.error(
+                raise self.refused(
                     f"operand {operand.name} has {_shown(extent)} entries where it has {dim}",
-                    self.where,
                     f"{self.OP} takes {' and '.join(map(_form, self.OPERANDS))}",
                     "check which tensor was passed",
                 )
             if dim.isupper() and not isinstance(extent, int):
-                raise self.DIALECT.error(
+                raise self.refused(
                     f"operand {operand.name} has the symbolic dimension {extent}",
-                    self.where,
                     f"{dim} is a number in {self.OP}",
                     "check which tensor was passed",
                 )
             if dims.setdefault(dim, extent) != extent:
                 first = next(o for o in self.OPERANDS if o.name == origin[dim])
                 subject = "leading dimensions" if dim == "..." else f"dimension {dim}"
-                raise self.DIALECT.error(
+                raise self.refused(
                     f"{subject} of {first.name} and {operand.name} differ: "
                     f"{_shown(dims[dim])} and {_shown(extent)}",
-                    self.where,
                     f"{self.OP} takes {_form(first)} and {_form(operand)}",
                     "check which tensor was passed",
                 )

@@ -8,7 +8,6 @@ names an operator.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,7 +26,6 @@ OPERATORS: dict[str, type[Operator]] = INTEGER.operators  # type: ignore[assignm
 """Its operators by name."""
 
 
-@dataclass(frozen=True)
 class Operator(Record):
     """Base of the records.
 

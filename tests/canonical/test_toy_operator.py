@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -35,7 +34,6 @@ CHANNELS, WORDS = 6, 11
 def toy() -> Iterator[type[CanonicalOperator]]:
     """Record and rule of ``max(x, 0) / 2``, gone again after the tests of this file."""
 
-    @dataclass(frozen=True)
     class HalfRelu(CanonicalOperator):
         """``max(x, 0) / divisor``.
 
@@ -125,7 +123,6 @@ def test_an_operator_has_one_rule_of_a_preset(toy, messages) -> None:
 def test_an_incomplete_record_is_refused_when_it_is_defined(messages) -> None:
     with messages.raises(TypeError):
 
-        @dataclass(frozen=True)
         class Lacking(CanonicalOperator):
             OP = "integer.lacking"
             OPERANDS = (Operand("x", ("float32",), "... C"),)

@@ -204,7 +204,7 @@ int32[batch, seq_len]: position_ids slot_tokens token_slots
 int64[batch, seq_len, 12]: gelu_paper released_layer_norm
 int8[batch, 12]: attention_pool attention_pool
 int8[batch, 3, 12]: slice_tokens
-int8[batch, 4, 72]: patches
+int8[batch, 4, 48]: patches
 int8[batch, 6, 48]: windows
 int8[batch, seq_len, 12]: attention attention capped_attention clip layer_norm layer_norm_short
   leaky_relu operand_part quantise_rows requantise requantise_even requantise_short rms_norm

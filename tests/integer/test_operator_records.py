@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -350,7 +350,6 @@ def test_a_complete_record_is_known_once_it_is_defined(base, changes, operators)
 
 
 def test_a_new_record_is_all_that_an_operator_needs(operators, builder) -> None:
-    @dataclass(frozen=True)
     class Double(Elementwise):
         """``2 x``."""
 

@@ -52,7 +52,7 @@ REFUSED = {
     "bounds": (
         lambda: even(low=-129),
         "bounds [-129, 127] cannot be stored as int8\n"
-        "  where: q\n"
+        "  where: integer.requantise_even 'q'\n"
         "  why: int8 holds [-128, 127], and low must not exceed high\n"
         "  what to do: choose a wider dtype or tighter bounds",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,6 @@ from tests.twins import runnable_target
 CHANNELS = 8
 
 
-@dataclass(frozen=True)
 class ToyLeakyRelu(Elementwise):
     """``max(x, x >> shift)``."""
 
@@ -63,7 +61,6 @@ class ToyLeakyRelu(Elementwise):
         return maximum(x, x >> self.shift)
 
 
-@dataclass(frozen=True)
 class ToyCentre(Operator):
     """``x - mean``, clamped: a statistic of each row."""
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ...dialect.arrays import Floats, Ids
 from ...dialect.distances import UNBOUNDED
-from ...dialect.heads import shares_heads
+from ...dialect.heads import (
+    attention_problems,
+    bias_problems,
+    distance_problems,
+    window_problems,
+)
 from ...dialect.record import Dims, Operand
 from ...dialect.types import Dim
-from ..errors import CanonicalError
 from ..operator import FLOAT, CanonicalOperator, mask_operand
 
 
-@dataclass(frozen=True)
 class Attention(CanonicalOperator):
     """``softmax(scale (q k^T + q u^T + w k^T) + bias + mask) v`` by head.
 
@@ -62,17 +63,11 @@ class Attention(CanonicalOperator):
     BY_SEQUENCE = True
 
     def __post_init__(self) -> None:
-        if min(self.before, self.after) < 0:
-            raise CanonicalError(
-                f"a window of {self.before} keys before and {self.after} after the query",
-                self.where,
-                "a query sees itself at least",
-                "give distances of 0 and more",
-            )
+        for problem in window_problems(self.before, self.after):
+            raise self.refused(*problem)
         if self.cap < 0:
-            raise CanonicalError(
+            raise self.refused(
                 f"scores capped at {self.cap:.4g}",
-                self.where,
                 "a cap is positive, and 0 for none",
                 "change the sign of the scale instead",
             )
@@ -84,65 +79,27 @@ class Attention(CanonicalOperator):
 
     def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels, and a bias has a row for each."""
-        if self.num_heads < 1 or dims["C"] % self.num_heads:
-            raise CanonicalError(
-                f"{dims['C']} channels do not divide by {self.num_heads} heads",
-                self.where,
-                "every head has the same number of channels",
-                "check num_heads",
-            )
-        if not shares_heads(self.num_heads, dims["C"], dims["K"]):
-            raise CanonicalError(
-                f"{dims['K']} channels of keys and values for {self.num_heads} heads of "
-                f"{dims['C'] // self.num_heads} channels",
-                self.where,
-                "keys have a head for each of the queries', or one for every so many of them",
-                "give keys and values a number of heads that divides num_heads",
-            )
-        if "D" in dims or "P" in dims:
-            extents = (dims["D"],) if "D" in dims else (dims["P"], dims["P"])
-            self._check_bias(dims.get("H", self.num_heads), extents, dims["s"])
+        for problem in attention_problems(self.num_heads, dims):
+            raise self.refused(*problem)
         if "E" in dims:
-            self._check_positions(dims["E"], dims["s"])
+            self._check_distances(dims["E"], dims["s"])
             if self.cap:
-                raise CanonicalError(
+                raise self.refused(
                     "vectors for distances, and scores that are capped",
-                    self.where,
                     "their products would be added before the cap, for which nothing is known to "
                     "be trained",
                     "leave the cap out, or add a bias by distance",
                 )
             if dims["C"] != dims["K"]:
-                raise CanonicalError(
+                raise self.refused(
                     "vectors for distances, and heads that share keys",
-                    self.where,
                     "a key is multiplied with a vector for each head of the queries",
                     "give keys as many heads as queries",
                 )
 
-    def _check_positions(self, distances: int, length: Dim) -> None:
-        short = isinstance(length, int) and length > (distances + 1) // 2
-        if not distances % 2 or short:
-            raise CanonicalError(
-                f"vectors for {distances} distances and {length} tokens",
-                self.where,
-                "there is one for each distance from 1 - positions to positions - 1",
-                "give vectors for sequences as long as the model takes",
-            )
-
-    def _check_bias(self, heads: int, extents: tuple[int, ...], length: Dim) -> None:
-        entries = extents[-1]
-        positions, odd = (entries, True) if len(extents) == 2 else ((entries + 1) // 2, entries % 2)
-        short = isinstance(length, int) and length > positions
-        if heads != self.num_heads or not odd or short:
-            raise CanonicalError(
-                f"a bias of {heads} rows of {' x '.join(map(str, extents))} entries for "
-                f"{self.num_heads} heads and {length} tokens",
-                self.where,
-                "it has a row for each head, or one for all, and an entry for each distance from "
-                "1 - positions to positions - 1, or for each pair of positions",
-                "give the bias for sequences as long as the model takes",
-            )
+    def _check_distances(self, distances: int, length: Dim) -> None:
+        for problem in distance_problems(distances, length):
+            raise self.refused(*problem)
 
     def evaluate(
         self,
@@ -169,7 +126,9 @@ class Attention(CanonicalOperator):
         if bias is not None:
             rows, *extents = bias.shape
             length = scores.shape[-1]
-            self._check_bias(self.num_heads if rows == 1 else rows, tuple(extents), length)
+            given = self.num_heads if rows == 1 else rows
+            for problem in bias_problems(self.num_heads, given, tuple(extents), length):
+                raise self.refused(*problem)
             if len(extents) == 2:
                 scores += bias[:, :length, :length]
             else:
@@ -190,7 +149,7 @@ class Attention(CanonicalOperator):
     def _by_distance(self, x: Floats, vectors: Floats) -> Floats:
         """``x[i] . vectors[j - i]`` by head, [batch, head, i, j]."""
         length, edge = x.shape[2], len(vectors) // 2
-        self._check_positions(len(vectors), length)
+        self._check_distances(len(vectors), length)
         near = vectors[edge - length + 1 : edge + length]
         products = x @ near.reshape(len(near), self.num_heads, -1).transpose(1, 2, 0)
         places = np.broadcast_to(_distances(length) + length - 1, (*x.shape[:3], length))

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ...dialect.arrays import Floats
-from ...dialect.record import Dims, Operand
-from ...dialect.types import Dim
+from ...dialect.record import Operand
+from ...dialect.rules import ConcatenateRule
 from ..operator import FLOAT, CanonicalOperator
 
 
-@dataclass(frozen=True)
-class Concatenate(CanonicalOperator):
+class Concatenate(ConcatenateRule, CanonicalOperator):
     """The channels of a, then those of b."""
 
     OP = "canonical.concatenate"
     OPERANDS = (Operand("a", FLOAT, "... C"), Operand("b", FLOAT, "... D"))
 
-    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
-        """[..., C + D]."""
-        return (*dims["..."], dims["C"] + dims["D"])
-
     def evaluate(self, a: Floats, b: Floats) -> Floats:
         return np.concatenate([a, b], axis=-1)
 
 
-@dataclass(frozen=True)
 class ScaleChannels(CanonicalOperator):
     """``x scale`` by channel, where no matrix before it takes the numbers over."""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ...dialect.arrays import Floats
 from ...dialect.record import Operand
-from ..operator import CANONICAL, FLOAT, CanonicalOperator
+from ..operator import FLOAT, CanonicalOperator
 
 
 class Function(CanonicalOperator):
@@ -19,7 +18,6 @@ class Function(CanonicalOperator):
     RESULT: ClassVar[str] = "... C"
 
 
-@dataclass(frozen=True)
 class Relu(Function):
     """``max(x, 0)``, elementwise."""
 
@@ -30,7 +28,6 @@ class Relu(Function):
         return np.maximum(x, np.float32(0))
 
 
-@dataclass(frozen=True)
 class LeakyRelu(Function):
     """``max(x, slope x)``, elementwise.
 
@@ -46,18 +43,16 @@ class LeakyRelu(Function):
 
     def __post_init__(self) -> None:
         if not 0 < self.slope < 1:
-            raise CANONICAL.error(
+            raise self.refused(
                 f"slope is {self.slope}",
-                where=self.where,
-                why="max(x, slope x) is a leaky ReLU of a slope between 0 and 1",
-                todo="use relu for 0",
+                "max(x, slope x) is a leaky ReLU of a slope between 0 and 1",
+                "use relu for 0",
             )
 
     def evaluate(self, x: Floats) -> Floats:
         return np.maximum(x, x * np.float32(self.slope))
 
 
-@dataclass(frozen=True)
 class Clip(Function):
     """``min(max(x, low), high)``, elementwise.
 
@@ -75,18 +70,16 @@ class Clip(Function):
     def __post_init__(self) -> None:
         limit = float(np.finfo(np.float32).max)
         if not -limit <= self.low < self.high <= limit:
-            raise CANONICAL.error(
+            raise self.refused(
                 f"the bounds are {self.low} and {self.high}",
-                where=self.where,
-                why="the lower one is below the upper one, and both are numbers of float32",
-                todo="give 0 and 6 for ReLU6",
+                "the lower one is below the upper one, and both are numbers of float32",
+                "give 0 and 6 for ReLU6",
             )
 
     def evaluate(self, x: Floats) -> Floats:
         return np.clip(x, np.float32(self.low), np.float32(self.high))
 
 
-@dataclass(frozen=True)
 class Tanh(Function):
     """Hyperbolic tangent, elementwise."""
 
@@ -97,7 +90,6 @@ class Tanh(Function):
         return np.tanh(x)
 
 
-@dataclass(frozen=True)
 class Sigmoid(Function):
     """``1 / (1 + exp(-x))``, elementwise."""
 
@@ -116,7 +108,6 @@ def logistic(x: Floats) -> Floats:
     return result
 
 
-@dataclass(frozen=True)
 class Silu(Function):
     """``x sigmoid(beta x)``, elementwise.
 
@@ -133,11 +124,10 @@ class Silu(Function):
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < float("inf"):
-            raise CANONICAL.error(
+            raise self.refused(
                 f"beta is {self.beta}",
-                where=self.where,
-                why="x sigmoid(beta x) is SiLU of a positive beta",
-                todo="use 1 for SiLU, 1.702 for quick-GELU",
+                "x sigmoid(beta x) is SiLU of a positive beta",
+                "use 1 for SiLU, 1.702 for quick-GELU",
             )
 
     def evaluate(self, x: Floats) -> Floats:
@@ -149,7 +139,6 @@ class Silu(Function):
 GELU_FORMS = ("erf", "tanh")
 
 
-@dataclass(frozen=True)
 class Gelu(Function):
     """``x Phi(x)``, elementwise.
 
@@ -165,7 +154,7 @@ class Gelu(Function):
     ELEMENTWISE = True
 
     def __post_init__(self) -> None:
-        CANONICAL.choose("form", self.form, GELU_FORMS, self.where)
+        self.choose("form", self.form, GELU_FORMS)
 
     def evaluate(self, x: Floats) -> Floats:
         from scipy.special import erf
@@ -185,7 +174,6 @@ class Gelu(Function):
         return result
 
 
-@dataclass(frozen=True)
 class Log1pRelu(Function):
     """``log(1 + max(x, 0))``, elementwise: the saturation of SPLADE's term weights.
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...dialect.arrays import Floats
 from ...dialect.record import Operand
 from ..operator import FLOAT, CanonicalOperator
 
 
-@dataclass(frozen=True)
 class Linear(CanonicalOperator):
     """``x weight^T + bias``."""
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ...dialect.arrays import Floats
-from ...dialect.heads import BY_CHANNEL_OF_ROW, norm_rows
-from ...dialect.record import Dims, Operand
-from ..errors import CanonicalError
+from ...dialect.heads import BY_CHANNEL_OF_ROW
+from ...dialect.record import Operand
+from ...dialect.rules import NormRule
 from ..operator import FLOAT, CanonicalOperator
 
 
-@dataclass(frozen=True)
-class Norm(CanonicalOperator):
+class Norm(NormRule, CanonicalOperator):
     """Base of norms of rows: all channels of a token, or where gamma is [H or 1, D] each head.
 
     Parameters
@@ -24,24 +21,12 @@ class Norm(CanonicalOperator):
 
     epsilon: float
 
-    def check_dims(self, dims: Dims) -> None:
-        """Heads divide the channels."""
-        if "D" in dims and norm_rows(dims["C"], dims["D"], dims.get("H")) is None:
-            raise CanonicalError(
-                f"weights of {dims.get('H', 1)} heads of {dims['D']} channels for {dims['C']} "
-                "channels",
-                self.where,
-                "a row of them is for each head, or for all of them",
-                "give [channels], or [heads, channels of a head], or [1, channels of a head]",
-            )
-
 
 def by_rows(x: Floats, gamma: Floats) -> Floats:
     """See x [..., C] as rows that weights are for: [..., heads, D] where they are of heads."""
     return x if gamma.ndim == 1 else x.reshape(*x.shape[:-1], -1, gamma.shape[-1])
 
 
-@dataclass(frozen=True)
 class LayerNorm(Norm):
     """``(x - mean) / sqrt(variance + epsilon) gamma + beta`` of every row; see `Norm`."""
 
@@ -64,7 +49,6 @@ class LayerNorm(Norm):
         return centred.reshape(shape)
 
 
-@dataclass(frozen=True)
 class RmsNorm(Norm):
     """``x / sqrt(mean of x^2 + epsilon) gamma`` of every row of channels; see `Norm`."""
 
@@ -81,7 +65,6 @@ class RmsNorm(Norm):
         return result.reshape(shape)
 
 
-@dataclass(frozen=True)
 class L2Norm(CanonicalOperator):
     """``x / |x|`` of every row of channels, |x| its Euclidean length; a row of zeros stays one."""
 

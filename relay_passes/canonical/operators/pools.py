@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from ...dialect.arrays import Floats, Ids
-from ...dialect.record import Dims, Operand
-from ..errors import CanonicalError
+from ...dialect.record import Operand
+from ...dialect.rules import AttentionPoolRule
 from ..operator import FLOAT, INDEX, CanonicalOperator, mask_operand
 
 
@@ -20,7 +19,6 @@ class Pool(CanonicalOperator):
     RESULT: ClassVar[str] = "b C"
 
 
-@dataclass(frozen=True)
 class MeanPool(Pool):
     """Mean of x over the tokens that the mask keeps, or over all; 0 where there is none."""
 
@@ -34,7 +32,6 @@ class MeanPool(Pool):
         return total / np.maximum(kept.sum(axis=1, keepdims=True), np.float32(1))
 
 
-@dataclass(frozen=True)
 class WeightedMeanPool(Pool):
     """Mean of x over the tokens that the mask keeps, or over all, token t weighing t + 1.
 
@@ -52,7 +49,6 @@ class WeightedMeanPool(Pool):
         return total / np.maximum(weights.sum(axis=1, keepdims=True), np.float32(1))
 
 
-@dataclass(frozen=True)
 class SqrtMeanPool(Pool):
     """``sum / sqrt(n)`` of the n tokens of x that the mask keeps, or of all; 0 where n is 0."""
 
@@ -66,7 +62,6 @@ class SqrtMeanPool(Pool):
         return total / np.sqrt(np.maximum(kept.sum(axis=1, keepdims=True), np.float32(1)))
 
 
-@dataclass(frozen=True)
 class MaxPool(Pool):
     """Maximum of x over the tokens that the mask keeps, or over all; 0 where there is none."""
 
@@ -80,7 +75,6 @@ class MaxPool(Pool):
         return np.where(kept.any(axis=1), largest, 0).astype(x.dtype)
 
 
-@dataclass(frozen=True)
 class LastToken(CanonicalOperator):
     """The last token of x that the mask keeps, on whichever side padding is; 0 if none is kept."""
 
@@ -99,7 +93,6 @@ class LastToken(CanonicalOperator):
         return found
 
 
-@dataclass(frozen=True)
 class SelectToken(CanonicalOperator):
     """One token of x.
 
@@ -119,8 +112,7 @@ class SelectToken(CanonicalOperator):
         return x[:, self.index]
 
 
-@dataclass(frozen=True)
-class AttentionPool(CanonicalOperator):
+class AttentionPool(AttentionPoolRule, CanonicalOperator):
     """``softmax(scores) v`` by head, over the tokens of a sequence, [b, C].
 
     The scores are those of a query that is the same for every sequence, a linear function of the
@@ -135,16 +127,6 @@ class AttentionPool(CanonicalOperator):
         mask_operand(),
     )
     RESULT = "b C"
-
-    def check_dims(self, dims: Dims) -> None:
-        """Heads divide the channels."""
-        if dims["H"] < 1 or dims["C"] % dims["H"]:
-            raise CanonicalError(
-                f"{dims['C']} channels do not divide by {dims['H']} heads",
-                self.where,
-                "every head has the same number of channels",
-                "check the scores",
-            )
 
     def evaluate(
         self,

@@ -3,45 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...dialect.arrays import Floats, Ids
-from ...dialect.record import Dims, Operand
-from ...dialect.rotation import rotation_problem
+from ...dialect.record import Operand
+from ...dialect.rules import PositionIdsRule, RotateRule
 from ...dialect.types import TensorType
-from ..errors import CanonicalError
-from ..operator import CANONICAL, FLOAT, INDEX, CanonicalOperator
-
-POSITION_KINDS = ("absolute", "roberta")
+from ..operator import FLOAT, INDEX, CanonicalOperator
 
 
-@dataclass(frozen=True)
-class PositionIds(CanonicalOperator):
-    """Positions of `input_ids`.
-
-    Parameters
-    ----------
-    kind : {"absolute", "roberta"}
-        "absolute": offset, offset + 1, ... in every row. "roberta":
-        cumsum(id != padding_index) * (id != padding_index) + padding_index.
-    offset
-        First position, kind "absolute" only.
-    padding_index
-        Id of the padding token, kind "roberta" only.
-    """
-
-    kind: str = "absolute"
-    offset: int = 0
-    padding_index: int = 0
+class PositionIds(PositionIdsRule, CanonicalOperator):
+    """Positions of `input_ids`; see `PositionIdsRule`."""
 
     OP = "canonical.position_ids"
     OPERANDS = (Operand("input_ids", INDEX, "b s"),)
     RESULT = "b s"
-
-    def __post_init__(self) -> None:
-        CANONICAL.choose("kind", self.kind, POSITION_KINDS, self.where)
 
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         """int64."""
@@ -54,8 +31,7 @@ class PositionIds(CanonicalOperator):
         return np.cumsum(is_token, axis=1) * is_token + self.padding_index
 
 
-@dataclass(frozen=True)
-class Rotate(CanonicalOperator):
+class Rotate(RotateRule, CanonicalOperator):
     """Turn pairs of channels of every head by the angles of a token's place in its sequence.
 
     Row p of the table has the cosines, then the sines of R/2 angles. Of the first R channels of a
@@ -65,24 +41,11 @@ class Rotate(CanonicalOperator):
         y[i + R/2] = x[i + R/2] cos[p, i] + x[i] sin[p, i]
 
     Rows may have any amplitude. A token that is not to be turned has cosines 1 and sines 0.
-
-    Parameters
-    ----------
-    num_heads
-        H; the channels are H * D.
     """
-
-    num_heads: int
 
     OP = "canonical.rotate"
     OPERANDS = (Operand("x", FLOAT, "b s C"), Operand("table", FLOAT, "P R"))
     RESULT = "b s C"
-
-    def check_dims(self, dims: Dims) -> None:
-        """Heads divide the channels, and the table fits them and the sequence."""
-        problem = rotation_problem(self.num_heads, dims)
-        if problem is not None:
-            raise CanonicalError(problem[0], self.where, *problem[1:])
 
     def evaluate(self, x: Floats, table: Floats) -> Floats:
         dims = {"s": x.shape[1], "C": x.shape[2], "P": table.shape[0], "R": table.shape[1]}

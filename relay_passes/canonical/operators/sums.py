@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...dialect.arrays import Floats
 from ...dialect.record import Operand
 from ..operator import FLOAT, CanonicalOperator
 
 
-@dataclass(frozen=True)
 class Add(CanonicalOperator):
     """``a + b``, of one shape."""
 
@@ -21,7 +18,6 @@ class Add(CanonicalOperator):
         return a + b
 
 
-@dataclass(frozen=True)
 class AddRow(CanonicalOperator):
     """``x + row`` by channel, where no bias before it takes the row over."""
 
@@ -33,7 +29,6 @@ class AddRow(CanonicalOperator):
         return x + row
 
 
-@dataclass(frozen=True)
 class AddPositions(CanonicalOperator):
     """Add row s of `table` to token s of x, whose length is static."""
 
@@ -45,7 +40,6 @@ class AddPositions(CanonicalOperator):
         return x + table
 
 
-@dataclass(frozen=True)
 class Multiply(CanonicalOperator):
     """``a b``, entry by entry, of one shape."""
 

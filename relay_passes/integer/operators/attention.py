@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ...dialect.distances import UNBOUNDED
-from ...dialect.heads import shares_heads
+from ...dialect.heads import attention_problems, window_problems
 from ...dialect.record import Dims, Operand, flattened
-from ...errors import LoweringError
 from ...spec import short_softmax, softmax
 from ...spec.exponential import Exponential, PolynomialExponential
 from ...spec.released import ReleasedExponential
@@ -16,11 +15,11 @@ from ...spec.score_cap import ScoreCap, cap_score
 from ...spec.short_requantise import requantise_short
 from ...spec.short_softmax import ShortExponential
 from ...spec.values import indicator, not_equal, select
-from ..checks import SHORT_DTYPES, check_bounds, check_shift, check_short_shift, choose
+from ..checks import SHORT_DTYPES, check_bounds, check_shift, check_short_shift
 from ..domain import Condition, Domain, Entry, Heads, Index, T
 from ..operator import Operator
 from ..traits import Traits
-from ..types import MASK, Dim, TensorType, static
+from ..types import MASK, TensorType, static
 
 SOFTMAX_MODES = ("short", "normalised")
 EXPONENTIALS = {
@@ -30,7 +29,6 @@ EXPONENTIALS = {
 }
 
 
-@dataclass(frozen=True)
 class Attention(Operator):
     """Attention of all heads, [b, s, H D].
 
@@ -100,21 +98,15 @@ class Attention(Operator):
     )
 
     def __post_init__(self) -> None:
-        choose("softmax", self.softmax, SOFTMAX_MODES, self.name)
+        self.choose("softmax", self.softmax, SOFTMAX_MODES)
         if (self.softmax == "short") != isinstance(self.exponential, ShortExponential):
-            raise LoweringError(
+            raise self.refused(
                 f"a {type(self.exponential).__name__} in {self.softmax} softmax",
-                self.name,
                 "a ShortExponential belongs to short softmax, the others to normalised softmax",
                 "derive both from one preset",
             )
-        if min(self.before, self.after) < 0:
-            raise LoweringError(
-                f"a window of {self.before} keys before and {self.after} after the query",
-                self.name,
-                "a query sees itself at least",
-                "give distances of 0 and more",
-            )
+        for problem in window_problems(self.before, self.after):
+            raise self.refused(*problem)
         if self.softmax == "short":
             check_bounds(self, SHORT_DTYPES)
             check_short_shift(self)
@@ -122,9 +114,8 @@ class Attention(Operator):
         check_bounds(self)
         check_shift(self)
         if self.exponential.maximum > 65535:
-            raise LoweringError(
+            raise self.refused(
                 f"exponentials up to {self.exponential.maximum} in normalised softmax",
-                self.name,
                 "this mode stores them in 16 bits",
                 "derive the exponential with a smaller maximum",
             )
@@ -148,33 +139,8 @@ class Attention(Operator):
 
     def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels, and a bias has a row for each."""
-        if self.num_heads < 1 or dims["C"] % self.num_heads:
-            raise LoweringError(
-                f"{self.num_heads} heads do not divide {dims['C']} channels",
-                self.where,
-                "every head has the same number of channels",
-                "set num_heads as the source model does",
-            )
-        if not shares_heads(self.num_heads, dims["C"], dims["K"]):
-            raise LoweringError(
-                f"{dims['K']} channels of keys and values for {self.num_heads} heads of "
-                f"{dims['C'] // self.num_heads} channels",
-                self.where,
-                "keys have a head for each of the queries', or one for every so many of them",
-                "give keys and values a number of heads that divides num_heads",
-            )
-        heads, distances = dims.get("H", self.num_heads), dims.get("D", 0)
-        positions = dims.get("P", (distances + 1) // 2)
-        odd = distances % 2 or not distances
-        if heads != self.num_heads or not odd or _positions_lacking(positions, dims["s"]) > 0:
-            raise LoweringError(
-                f"a bias of {heads} heads and {positions} positions for {self.num_heads} heads and "
-                f"{dims['s']} tokens",
-                self.where,
-                "it has a row for each head, or one for all, and an entry for each distance from "
-                "1 - positions to positions - 1, or for each pair of positions",
-                "give the bias of as many positions as the model has",
-            )
+        for problem in attention_problems(self.num_heads, dims):
+            raise self.refused(*problem)
 
     def sequence_limit(self, types: Mapping[str, TensorType]) -> int | None:
         """As many tokens as the bias has positions."""
@@ -316,12 +282,6 @@ class Attention(Operator):
         return lambda b, h, i, d: softmax.context_of_probabilities(products_v(b, h, i, d))
 
 
-def _positions_lacking(positions: int, length: Dim) -> int:
-    """How many more positions a static length has than a bias; symbolic ones are bound later."""
-    return length - positions if positions and isinstance(length, int) else 0
-
-
-@dataclass(frozen=True)
 class CappedAttention(Attention):
     """Attention of all heads whose scores are ``2^14 tanh(S q k^T / c)`` (softcap).
 
@@ -346,9 +306,8 @@ class CappedAttention(Attention):
             ("multiplier", 1, 2**15 - 1),
         ):
             if not low <= getattr(self.cap, name) <= high:
-                raise LoweringError(
+                raise self.refused(
                     f"cap_{name} is {getattr(self.cap, name)}",
-                    self.where,
                     f"allowed: {low} to {high}",
                     "derive the cap with ScoreCap.from_scale",
                 )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ...dialect.record import Dims, Operand
-from ...errors import LoweringError
+from ...dialect.rules import ConcatenateRule
 from ..domain import Domain, Entry, Index, T
 from ..operator import Operator
 from ..traits import Traits
@@ -39,7 +38,6 @@ class RunOfChannels(Operator):
         )
 
 
-@dataclass(frozen=True)
 class SplitChannels(RunOfChannels):
     """Run number `index` of `parts` equal runs of channels.
 
@@ -56,9 +54,8 @@ class SplitChannels(RunOfChannels):
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.parts:
-            raise LoweringError(
+            raise self.refused(
                 f"part {self.index} of {self.parts}",
-                self.name,
                 "parts are counted from 0",
                 "build the call in ibert_tvm.relay_passes.passes.merge_projections",
             )
@@ -66,9 +63,8 @@ class SplitChannels(RunOfChannels):
     def check_dims(self, dims: Dims) -> None:
         """Runs are equal."""
         if dims["C"] % self.parts:
-            raise LoweringError(
+            raise self.refused(
                 f"{self.parts} parts do not divide {dims['C']} channels",
-                self.where,
                 "every part has the same number of channels",
                 "merge layers of equal width only",
             )
@@ -78,7 +74,6 @@ class SplitChannels(RunOfChannels):
         return self.index * width, width
 
 
-@dataclass(frozen=True)
 class ChannelRun(RunOfChannels):
     """`channels` neighbouring channels from number `first` on.
 
@@ -100,9 +95,8 @@ class ChannelRun(RunOfChannels):
     def check_dims(self, dims: Dims) -> None:
         """The run lies within the channels."""
         if self.first < 0 or self.channels < 1 or self.first + self.channels > dims["C"]:
-            raise LoweringError(
+            raise self.refused(
                 f"{self.channels} channels from number {self.first} on, of {dims['C']}",
-                self.where,
                 "channels are counted from 0, and a run has one at least",
                 "build the call in ibert_tvm.relay_passes.passes.merge_projections",
             )
@@ -111,7 +105,6 @@ class ChannelRun(RunOfChannels):
         return self.first, self.channels
 
 
-@dataclass(frozen=True)
 class GatherChannels(Operator):
     """Channel ``channels[n]`` of x as channel n of the result, of the same type.
 
@@ -137,8 +130,7 @@ class GatherChannels(Operator):
         return domain.define("gathered", (*leading, channels.shape[0]), entry, x.dtype)
 
 
-@dataclass(frozen=True)
-class Concatenate(Operator):
+class Concatenate(ConcatenateRule, Operator):
     """The channels of a, then those of b, as they are."""
 
     OP = "integer.concatenate"
@@ -148,10 +140,6 @@ class Concatenate(Operator):
     )
     dtype = "int32"
     TRAITS = Traits(per_token=True)
-
-    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
-        """[..., C + D]."""
-        return (*dims["..."], dims["C"] + dims["D"])
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         a, b = operands["a"], operands["b"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ...dialect.record import Operand, flattened
 from ...spec.clipped import ClippedPolynomial
@@ -19,7 +19,6 @@ from ..operator import Elementwise
 from ..types import NARROW, dtype_bounds
 
 
-@dataclass(frozen=True)
 class Relu(Elementwise):
     """``max(x, 0)``, of the same type."""
 
@@ -35,7 +34,6 @@ class Relu(Elementwise):
 FRACTION_BITS = 15
 
 
-@dataclass(frozen=True)
 class LeakyRelu(Elementwise):
     """``max(x, (x slope + 2^14) >> 15)``, of the same type.
 
@@ -59,7 +57,6 @@ class LeakyRelu(Elementwise):
         return maximum(x, requantise(x, self.slope, FRACTION_BITS))
 
 
-@dataclass(frozen=True)
 class Clip(Elementwise):
     """``min(max(x, low), high)``, of the same type.
 
@@ -86,7 +83,6 @@ class Clip(Elementwise):
         return clamp(x, self.low, self.high)
 
 
-@dataclass(frozen=True)
 class Tanh(Elementwise):
     """i-tanh at the scale 2^-fraction_bits.
 
@@ -113,7 +109,6 @@ class Tanh(Elementwise):
         return i_tanh(x, self.exponential, self.fraction_bits)
 
 
-@dataclass(frozen=True)
 class Sigmoid(Elementwise):
     """``1 / (1 + exp(-x))`` in units of 2^-15, from 1 to 2^15 - 1.
 
@@ -135,7 +130,6 @@ class Sigmoid(Elementwise):
         return sigmoid(x, self.constants)
 
 
-@dataclass(frozen=True)
 class Silu(Elementwise):
     """``x sigmoid(beta x)`` of a value at one scale; the result has the same scale.
 
@@ -157,7 +151,6 @@ class Silu(Elementwise):
         return silu(x, self.constants)
 
 
-@dataclass(frozen=True)
 class Gelu(Elementwise):
     """Accurate i-GELU of a value at one scale; the result has the same scale.
 
@@ -179,7 +172,6 @@ class Gelu(Elementwise):
         return gelu_accurate(x, self.constants)
 
 
-@dataclass(frozen=True)
 class GeluPaper(Elementwise):
     """Published i-GELU; the operands are the arrays of `PaperGelu`, as are the scales."""
 
@@ -198,7 +190,6 @@ class GeluPaper(Elementwise):
         return gelu_paper(x, q_b, q_c, q_1, erf_shift)
 
 
-@dataclass(frozen=True)
 class Log1pRelu(Elementwise):
     """``log2(1 + max(x, 0))`` in units of 2^-15.
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from ...dialect.record import Dims, Operand
 from ...spec import parts, row_scale
 from ...spec.values import absolute, maximum
-from ..checks import check_attribute, check_bounds, choose
+from ..checks import check_attribute, check_bounds
 from ..domain import Domain, Entry, Index, T
 from ..operator import Elementwise, Operator, per_channel
 from ..traits import Traits
 from ..types import NARROW, Dim, TensorType, static
 
 
-@dataclass(frozen=True)
 class Linear(Operator):
     """``x weight^T + bias``, in int32.
 
@@ -41,7 +39,6 @@ class Linear(Operator):
         return domain.linear(operands["x"], operands["weight"], operands["bias"])
 
 
-@dataclass(frozen=True)
 class OperandPart(Elementwise):
     """``part(x) + zero_point``, of `ibert_tvm.relay_passes.spec.parts`.
 
@@ -67,15 +64,14 @@ class OperandPart(Elementwise):
     STAGE = "part"
 
     def __post_init__(self) -> None:
-        choose("part", self.part, ("high", "low"), self.name)
-        choose("dtype", self.dtype, ("int8", "uint8"), self.name)
+        self.choose("part", self.part, ("high", "low"))
+        self.choose("dtype", self.dtype, ("int8", "uint8"))
 
     def entry(self, x: Entry) -> Entry:
         of = parts.high_part if self.part == "high" else parts.low_part
         return of(x, parts.OPERAND_BITS) + self.zero_point
 
 
-@dataclass(frozen=True)
 class JoinParts(Elementwise):
     """``2^8 high + x``: x is the product with low parts, `high` that with high ones."""
 
@@ -88,7 +84,6 @@ class JoinParts(Elementwise):
         return parts.joined(high, x, parts.OPERAND_BITS)
 
 
-@dataclass(frozen=True)
 class RowMagnitude(Operator):
     """``max(1, max_c |x[..., c]|)``, x clamped to 15 bits and a sign: [..., 1]."""
 
@@ -115,7 +110,6 @@ class RowMagnitude(Operator):
         )
 
 
-@dataclass(frozen=True)
 class QuantiseRows(Operator):
     """``clamp(round(127 x / m) + zero_point, low, high)``, m being the magnitude of the row.
 
@@ -180,7 +174,6 @@ class QuantiseRows(Operator):
 MOST_SHIFTED = 16
 
 
-@dataclass(frozen=True)
 class ScaleRows(Operator):
     """``floor(x m / 2^shift) + bias``, m being the magnitude of the row, clamped to [1, 2^15).
 

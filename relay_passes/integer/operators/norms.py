@@ -7,13 +7,13 @@ those of the blocks in emitted code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import ClassVar, Generic
 
-from ...dialect.heads import BY_CHANNEL_OF_ROW, norm_rows
-from ...dialect.record import Dims, Operand, flattened
-from ...errors import LoweringError
+from ...dialect.heads import BY_CHANNEL_OF_ROW
+from ...dialect.record import Operand, flattened
+from ...dialect.rules import NormRule
 from ...spec import layer_norm, short_layer_norm
 from ...spec.layer_norm import LayerNormConstants
 from ...spec.released import ReleasedLayerNorm as ReleasedConstants
@@ -142,8 +142,7 @@ def short_inverse(row: Rows[T], constants: ShortLayerNorm) -> tuple[T, T]:
     return bits, row.number("inverse", norm.reciprocal, root, bits)
 
 
-@dataclass(frozen=True)
-class ScaledNorm(Operator):
+class ScaledNorm(NormRule, Operator):
     """Base of norms that end in ``clamp((n gain + offset + half) >> shift, low, high)``.
 
     A gain [C] is of a norm over all channels of a token. One of two dimensions, [H, D] or [1, D],
@@ -186,26 +185,14 @@ class ScaledNorm(Operator):
         check_bounds(self, self.DTYPES)
         check_shift(self)
 
-    def check_dims(self, dims: Dims) -> None:
-        """Heads divide the channels."""
-        if "D" in dims and norm_rows(dims["C"], dims["D"], dims.get("H")) is None:
-            raise LoweringError(
-                f"constants of {dims.get('H', 1)} heads of {dims['D']} channels for {dims['C']} "
-                "channels",
-                self.where,
-                "a row of them is for each head, or for all of them",
-                "give [channels], or [heads, channels of a head], or [1, channels of a head]",
-            )
-
     def result_type(self, types: Mapping[str, TensorType]) -> TensorType:
         """Gain and offset are of the same rows."""
         result = super().result_type(types)
         gain = types["gain"].shape[-1]
         offset = types["offset"].shape[-1] if "offset" in types else gain
         if gain != offset:
-            raise LoweringError(
+            raise self.refused(
                 f"an offset of {offset} channels beside a gain of {gain}",
-                self.where,
                 "both are of the same rows",
                 "give both by channel, or both by channel of a head",
             )
@@ -247,7 +234,6 @@ class ScaledNorm(Operator):
         return row.normalised(function, numbers, by_channel, self.dtype)
 
 
-@dataclass(frozen=True)
 class RmsNorm(ScaledNorm):
     """i-layer-norm without mean and offset: ``clamp((n gain + half) >> shift, low, high)``.
 
@@ -264,7 +250,6 @@ class RmsNorm(ScaledNorm):
     OP = "integer.rms_norm"
 
 
-@dataclass(frozen=True)
 class RmsNormShort(ScaledNorm):
     """i-RMSNorm of an input of 15 bits, without 64-bit products per entry.
 
@@ -285,7 +270,6 @@ class RmsNormShort(ScaledNorm):
 _WITH_OFFSET = (*ScaledNorm.OPERANDS, Operand("offset", ("int32",), BY_CHANNEL_OF_ROW))
 
 
-@dataclass(frozen=True)
 class LayerNorm(ScaledNorm):
     """i-layer-norm over the last axis: ``clamp((n gain + offset + half) >> shift, low, high)``.
 
@@ -303,7 +287,6 @@ class LayerNorm(ScaledNorm):
     OPERANDS = _WITH_OFFSET
 
 
-@dataclass(frozen=True)
 class LayerNormShort(ScaledNorm):
     """i-layer-norm of an input of 15 bits, without 64-bit products per entry.
 
@@ -322,7 +305,6 @@ class LayerNormShort(ScaledNorm):
     DTYPES = SHORT_DTYPES
 
 
-@dataclass(frozen=True)
 class ReleasedLayerNorm(Operator):
     """Released i-layer-norm over the last axis, at the scale ``gamma sqrt(C) / 2^30`` per channel.
 

@@ -3,55 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from ...dialect.record import Dims, Operand
-from ...dialect.windows import count
-from ...errors import LoweringError
+from ...dialect.record import Operand
+from ...dialect.rules import PatchesRule, WindowsRule
 from ..borders import Axis, filled
 from ..checks import check_attribute
 from ..domain import Domain, Entry, Index, T
 from ..operator import Operator
-from ..types import LARGEST_INDEX, Dim, TensorType, dtype_bounds
+from ..types import LARGEST_INDEX, TensorType, dtype_bounds
 
 
-@dataclass(frozen=True)
-class Patches(Operator):
-    """8-bit images [b, c, H, W] as rows of patches, [b, patches, c h w], of the same type.
-
-    Parameters
-    ----------
-    patch_height, patch_width
-        Size of a patch in pixels.
-    """
-
-    patch_height: int
-    patch_width: int
+class Patches(PatchesRule, Operator):
+    """8-bit images [b, c, H, W] as rows of patches, [b, patches, c h w], of the same type."""
 
     OP = "integer.patches"
-    OPERANDS = (Operand("pixel_values", ("int8", "uint8"), "b C H W"),)
+    OPERANDS = (Operand("pixel_values", ("int8", "uint8"), "b P H W"),)
     KEEPS = "pixel_values"
-
-    def _counts(self, height: int, width: int) -> tuple[int, int]:
-        sides = ((height, self.patch_height), (width, self.patch_width))
-        down, across = (extent // size if size > 0 else 0 for extent, size in sides)
-        return down, across
-
-    def check_dims(self, dims: Dims) -> None:
-        """An image holds a patch."""
-        if min(self._counts(dims["H"], dims["W"])) < 1:
-            raise LoweringError(
-                f"patches of {self.patch_height} x {self.patch_width} of images of "
-                f"{dims['H']} x {dims['W']}",
-                self.where,
-                "an image holds at least one whole patch",
-                "set the patch size as the source model does",
-            )
-
-    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
-        """[b, patches, c h w]."""
-        down, across = self._counts(dims["H"], dims["W"])
-        return (dims["b"], down * across, dims["C"] * self.patch_height * self.patch_width)
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         """Gather pixels patch by patch."""
@@ -73,30 +40,15 @@ class Patches(Operator):
         return domain.define("patches", (batch * count, channels * area), entry, pixels.dtype)
 
 
-@dataclass(frozen=True)
-class Windows(Operator):
+class Windows(WindowsRule, Operator):
     """8-bit images [b, P, H, W] or features [b, P, W] as rows, [b, windows, P * area].
 
     Parameters
     ----------
-    height, width
-        Of a window, in pixels; features are 1 high.
-    stride_down, stride_across
-        From one window to the next.
-    top, bottom, left, right
-        Rows and columns around an image.
     zero_point
-        What lies there: the integer of the real 0.
+        What lies around an image: the integer of the real 0.
     """
 
-    height: int
-    width: int
-    stride_down: int
-    stride_across: int
-    top: int
-    bottom: int
-    left: int
-    right: int
     zero_point: int
 
     OP = "integer.windows"
@@ -109,28 +61,6 @@ class Windows(Operator):
             ("top", "bottom", "left", "right"), (self.height,) * 2 + (self.width,) * 2, strict=True
         ):
             check_attribute(self, name, 0, extent - 1)
-
-    def _counts(self, height: int, width: int) -> tuple[int, int]:
-        return (
-            count(height, self.height, self.stride_down, self.top + self.bottom),
-            count(width, self.width, self.stride_across, self.left + self.right),
-        )
-
-    def check_dims(self, dims: Dims) -> None:
-        """A window fits."""
-        if min(self._counts(dims.get("H", 1), dims["W"])) < 1:
-            raise LoweringError(
-                f"windows of {self.height} x {self.width} of images of "
-                f"{dims.get('H', 1)} x {dims['W']}",
-                self.where,
-                "an image holds at least one whole window",
-                "set the window as the source model does",
-            )
-
-    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
-        """[b, windows, P * area]."""
-        down, across = self._counts(dims.get("H", 1), dims["W"])
-        return (dims["b"], down * across, dims["P"] * self.height * self.width)
 
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         """That of the pixels, which holds the zero point."""
@@ -145,7 +75,7 @@ class Windows(Operator):
         width = pixels.shape[-1]
         height = pixels.shape[2] if by_rows else 1
         planes = pixels.shape[1] if by_rows else pixels.shape[0] // batch
-        down, across = self._counts(height, width)
+        down, across = self.counts(height, width)
         windows, area = down * across, self.height * self.width
         rows = _reach(height, self.height, self.stride_down, self.top, down)
         columns = _reach(width, self.width, self.stride_across, self.left, across)

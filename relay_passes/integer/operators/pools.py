@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Generic
 
 from ...dialect.record import Dims, Operand, flattened
-from ...errors import LoweringError
+from ...dialect.rules import AttentionPoolRule
 from ...spec import pooling, short_softmax, softmax
 from ...spec.exponential import Exponential
 from ...spec.short_requantise import requantise_short
@@ -21,7 +21,6 @@ from ..types import LARGEST_INDEX, MASK, NARROW, dtype_bounds
 from .attention import EXPONENTIALS
 
 
-@dataclass(frozen=True)
 class ScaledPool(Operator):
     """Base of poolings, [b, C], that divide: what is left of the division are fraction bits.
 
@@ -110,7 +109,6 @@ class Tokens(Generic[T]):
         return self.domain.sum("count", rows, self.length, self.indicator, "int32")
 
 
-@dataclass(frozen=True)
 class MeanPool(ScaledPool):
     """Mean over the tokens that the mask keeps."""
 
@@ -137,7 +135,6 @@ class MeanPool(ScaledPool):
         )
 
 
-@dataclass(frozen=True)
 class WeightedMeanPool(ScaledPool):
     """Mean over the tokens that the mask keeps, token t weighing t + 1."""
 
@@ -169,7 +166,6 @@ class WeightedMeanPool(ScaledPool):
         )
 
 
-@dataclass(frozen=True)
 class SqrtMeanPool(ScaledPool):
     """``sum / sqrt(n)`` of the n tokens that the mask keeps."""
 
@@ -192,7 +188,6 @@ class SqrtMeanPool(ScaledPool):
         )
 
 
-@dataclass(frozen=True)
 class MaxPool(Operator):
     """Maximum over the tokens that the mask keeps, [b, C]; without a mask, over all.
 
@@ -230,7 +225,6 @@ class MaxPool(Operator):
         return domain.define("pooled", tokens.shape, pooled, "int32")
 
 
-@dataclass(frozen=True)
 class LastToken(Operator):
     """The last token that the mask keeps, [b, C]; 0 for a sequence without tokens.
 
@@ -263,7 +257,6 @@ class LastToken(Operator):
         return domain.define("selected", tokens.shape, selected, tokens.x.dtype)
 
 
-@dataclass(frozen=True)
 class SelectToken(Operator):
     """The token at one position, [b, C]; x is packed if `slots` are given.
 
@@ -290,9 +283,8 @@ class SelectToken(Operator):
     def check_dims(self, dims: Dims) -> None:
         """A sequence has such a token; a symbolic one is checked when it is specialised."""
         if isinstance(dims["s"], int) and self.index >= dims["s"]:
-            raise LoweringError(
+            raise self.refused(
                 f"token {self.index} of sequences of {dims['s']} tokens",
-                self.where,
                 "tokens are counted from 0",
                 "compile for longer sequences",
             )
@@ -311,8 +303,7 @@ class SelectToken(Operator):
         )
 
 
-@dataclass(frozen=True)
-class AttentionPool(Operator):
+class AttentionPool(AttentionPoolRule, Operator):
     """Attention of one query, [b, C], whose scores are given: [b, s, H], H heads.
 
     A token counts if the mask keeps it; 0 for a sequence without tokens. scores and v are packed if
@@ -359,16 +350,6 @@ class AttentionPool(Operator):
         if operand.name == "multiplier":
             return ("int16",) if isinstance(self.exponential, ShortExponential) else ("int32",)
         return operand.dtypes
-
-    def check_dims(self, dims: Dims) -> None:
-        """Heads divide the channels."""
-        if dims["H"] < 1 or dims["C"] % dims["H"]:
-            raise LoweringError(
-                f"{dims['H']} heads do not divide {dims['C']} channels",
-                self.where,
-                "every head has the same number of channels",
-                "give a score for each head",
-            )
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         multiplier = operands.pop("multiplier")

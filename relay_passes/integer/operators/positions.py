@@ -3,40 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
+from ...dialect.heads import distance_problems, heads_problems
 from ...dialect.record import Dims, Operand
-from ...dialect.rotation import rotation_problem
-from ...errors import LoweringError
+from ...dialect.rules import PositionIdsRule, RotateRule
 from ...spec import rotation
 from ...spec.distance_term import FRACTION_BITS
 from ...spec.short_requantise import requantise_short
 from ...spec.values import indicator, not_equal, select, shift_right_round, short
-from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_short_shift, choose
+from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_short_shift
 from ..domain import Domain, Entry, Index, T
 from ..operator import Operator, per_channel
 from ..traits import Traits
 from ..types import INDEX, LARGEST_INDEX, Dim, TensorType, static
 
-POSITION_KINDS = ("absolute", "roberta")
 
-
-@dataclass(frozen=True)
-class PositionIds(Operator):
-    """Positions of the tokens, as `canonical.position_ids` has them.
-
-    Parameters
-    ----------
-    kind
-        "absolute": ``offset + 0 .. seq - 1`` in every row. "roberta":
-        ``cumsum(id != padding_index) * (id != padding_index) + padding_index``.
-    offset, padding_index
-        See `kind`.
-    """
-
-    kind: str = "absolute"
-    offset: int = 0
-    padding_index: int = 0
+class PositionIds(PositionIdsRule, Operator):
+    """Positions of the tokens, as `canonical.position_ids` has them."""
 
     OP = "integer.position_ids"
     OPERANDS = (Operand("input_ids", INDEX, "b s"),)
@@ -45,7 +28,7 @@ class PositionIds(Operator):
     TRAITS = Traits(takes_epilogue=False)
 
     def __post_init__(self) -> None:
-        choose("kind", self.kind, POSITION_KINDS, self.name)
+        super().__post_init__()
         check_attribute(self, "offset", 0, LARGEST_INDEX)
         check_attribute(self, "padding_index", 0, LARGEST_INDEX)
 
@@ -88,8 +71,7 @@ class PositionIds(Operator):
         )
 
 
-@dataclass(frozen=True)
-class Rotate(Operator):
+class Rotate(RotateRule, Operator):
     """Turn pairs of channels of every head by the angles of a token's place, [b, s, H D].
 
     Of the first R channels of a head, channel i and channel i + R/2 are turned by angle i; the
@@ -98,15 +80,12 @@ class Rotate(Operator):
 
     Parameters
     ----------
-    num_heads
-        H.
     raised
         Fraction bits that x gets, 0..7: as many as leave it within 16 bits.
     shift, low, high, dtype, zero_point
         Requantisation, as of `RequantiseShort`.
     """
 
-    num_heads: int
     raised: int
     shift: int
     low: int
@@ -129,12 +108,6 @@ class Rotate(Operator):
         check_bounds(self, SHORT_DTYPES)
         check_short_shift(self)
         check_attribute(self, "raised", 0, rotation.FRACTION_BITS)
-
-    def check_dims(self, dims: Dims) -> None:
-        """Heads divide the channels, and the table fits them and the sequence."""
-        problem = rotation_problem(self.num_heads, dims)
-        if problem is not None:
-            raise LoweringError(problem[0], self.where, *problem[1:])
 
     def needs_places(self, operands: Collection[str]) -> bool:
         """Angles are a matter of places."""
@@ -175,7 +148,6 @@ class Rotate(Operator):
         return domain.define("rotated", x.shape, entry, self.dtype)
 
 
-@dataclass(frozen=True)
 class DistanceProducts(Operator):
     """Products of the heads of each token with the vectors of its distances, [b, s, H, s].
 
@@ -210,22 +182,11 @@ class DistanceProducts(Operator):
 
     def check_dims(self, dims: Dims) -> None:
         """Heads divide the channels, and the table has every distance of the sequence."""
-        channels, distances, length = dims["C"], dims["D"], dims["s"]
-        if self.num_heads < 1 or channels % self.num_heads:
-            raise LoweringError(
-                f"{self.num_heads} heads do not divide {channels} channels",
-                self.where,
-                "every head has the same number of channels",
-                "set num_heads as the source model does",
-            )
-        short = isinstance(length, int) and length > (distances + 1) // 2
-        if not distances % 2 or short:
-            raise LoweringError(
-                f"vectors for {distances} distances and sequences of {length} tokens",
-                self.where,
-                "there is one for each distance from 1 - positions to positions - 1",
-                "give vectors for sequences as long as the model takes",
-            )
+        for problem in (
+            *heads_problems(self.num_heads, dims["C"]),
+            *distance_problems(dims["D"], dims["s"]),
+        ):
+            raise self.refused(*problem)
 
     def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b, s, H, s]."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...dialect.record import Operand
 from ...spec.fixed_point import requantise_clamped
 from ...spec.released import requantise_even
@@ -15,7 +13,6 @@ from ..traits import Traits
 from ..types import DTYPES, NARROW
 
 
-@dataclass(frozen=True)
 class Requantise(Elementwise):
     """``clamp(((x m + half) >> shift) + offset + zero_point, low, high)``.
 
@@ -57,7 +54,6 @@ class Requantise(Elementwise):
         return requantise_clamped(x, multiplier, *scaled, offset)
 
 
-@dataclass(frozen=True)
 class RequantiseShort(Elementwise):
     """``clamp(sat16(q15(sat16(x >> p), m) + o + z 2^shift + half) >> shift, low, high)``.
 
@@ -100,7 +96,6 @@ class RequantiseShort(Elementwise):
         return requantise_short(x, multiplier, pre_shift, *scaled, offset)
 
 
-@dataclass(frozen=True)
 class RequantiseEven(Elementwise):
     """``clamp(round_half_even(x m / 2^e) + zero_point, low, high)``, e per channel.
 

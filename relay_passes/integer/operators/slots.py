@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from ...dialect.record import Dims, Operand
-from ...errors import LoweringError
 from ..domain import Domain, Entry, Index, T
 from ..operator import Operator, Serial
 from ..traits import Traits
@@ -37,7 +35,6 @@ def main(mask: T.Buffer(({batch}, {seq_len}), "{dtype}"),
 """
 
 
-@dataclass(frozen=True)
 class TokenSlots(Serial):
     """Row of each token in packed values; -1 for one that is masked and at no selected position.
 
@@ -56,9 +53,8 @@ class TokenSlots(Serial):
 
     def __post_init__(self) -> None:
         if not _POSITIONS.fullmatch(self.selected):
-            raise LoweringError(
+            raise self.refused(
                 f"selected positions {self.selected!r}",
-                self.name,
                 "they are numbers, separated by commas",
                 "give positions counted from 0",
             )
@@ -66,9 +62,8 @@ class TokenSlots(Serial):
     def check_dims(self, dims: Dims) -> None:
         """Sequences have such tokens; symbolic ones are checked when they are specialised."""
         if isinstance(dims["s"], int) and max(self.positions, default=0) >= dims["s"]:
-            raise LoweringError(
+            raise self.refused(
                 f"token {max(self.positions)} of sequences of {dims['s']} tokens",
-                self.where,
                 "tokens are counted from 0",
                 "compile for longer sequences",
             )
@@ -112,7 +107,6 @@ def main(slots: T.Buffer(({batch}, {seq_len}), "int32"),
 """
 
 
-@dataclass(frozen=True)
 class SlotStarts(Serial):
     """First row of each sequence in packed values, and last the number of rows in use."""
 
@@ -153,7 +147,6 @@ def main(slots: T.Buffer(({batch}, {seq_len}), "int32"),
 """
 
 
-@dataclass(frozen=True)
 class SlotTokens(Serial):
     """Token (counted over batch and sequence) in each row of packed values; 0 behind the last."""
 
@@ -175,7 +168,6 @@ class SlotTokens(Serial):
         return _SLOT_TOKENS.format(batch=batch, seq_len=seq_len)
 
 
-@dataclass(frozen=True)
 class PackTokens(Operator):
     """Row r gets the number of token ``tokens[r]``, of the same type."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ...dialect.record import Operand
 from ...spec.short_requantise import saturating_sum
 from ...spec.values import saturate_short
@@ -14,7 +12,6 @@ from ..traits import Traits
 from ..types import NARROW
 
 
-@dataclass(frozen=True)
 class Add(Elementwise):
     """``a + b``; both operands already have the result's scale."""
 
@@ -28,7 +25,6 @@ class Add(Elementwise):
         return a + b
 
 
-@dataclass(frozen=True)
 class AddShort(Elementwise):
     """``clamp(a + b, low, high)``; both operands already have the result's scale.
 
@@ -54,7 +50,6 @@ class AddShort(Elementwise):
         return saturating_sum(a, b, self.low, self.high)
 
 
-@dataclass(frozen=True)
 class AddRow(Elementwise):
     """``x + row``, both at one scale."""
 
@@ -67,7 +62,6 @@ class AddRow(Elementwise):
         return x + row
 
 
-@dataclass(frozen=True)
 class AddPositions(Operator):
     """``x + table``: row s to token s of every sequence; both at one scale, s static."""
 
@@ -88,7 +82,6 @@ class AddPositions(Operator):
         )
 
 
-@dataclass(frozen=True)
 class Multiply(Elementwise):
     """``a b`` of operands that are cut at 16 bits; its scale is the product of theirs."""
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ...dialect.record import Dims, Operand
-from ...dialect.windows import count
-from ...errors import LoweringError
+from ...dialect.record import Operand
+from ...dialect.rules import PrependTokensRule, SliceTokensRule, UnfoldTokensRule
 from ...spec.fixed_point import requantise
 from ...spec.values import not_equal, select
 from ..borders import Axis, filled
@@ -14,10 +11,9 @@ from ..checks import check_attribute, check_shift
 from ..domain import Domain, Entry, Index, T
 from ..operator import Operator, per_channel
 from ..traits import Traits
-from ..types import INDEX, LARGEST_INDEX, MASK, NARROW, Dim
+from ..types import INDEX, LARGEST_INDEX, MASK, NARROW
 
 
-@dataclass(frozen=True)
 class Embedding(Operator):
     """``requantise(table[id], multiplier[id], shift)``.
 
@@ -56,7 +52,6 @@ class Embedding(Operator):
         return domain.define("embedded", (batch * seq_len, channels), entry, "int32")
 
 
-@dataclass(frozen=True)
 class MaskTokens(Operator):
     """x where the mask is not 0, else 0; x is packed if `slots` are given, the result is not."""
 
@@ -82,17 +77,12 @@ class MaskTokens(Operator):
         return domain.define("masked", x.shape, entry, x.dtype)
 
 
-@dataclass(frozen=True)
-class PrependTokens(Operator):
+class PrependTokens(PrependTokensRule, Operator):
     """The rows `tokens`, then those of x; both at one scale."""
 
     OP = "integer.prepend_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"), Operand("tokens", ("int32",), "N C"))
     dtype = "int32"
-
-    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
-        """[b, s + n, C]."""
-        return (dims["b"], dims["s"] + dims["N"], dims["C"])
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x, tokens = operands["x"], operands["tokens"]
@@ -111,7 +101,6 @@ class PrependTokens(Operator):
         return domain.define("tokens", (domain.batch * new, channels), entry, "int32")
 
 
-@dataclass(frozen=True)
 class ShiftTokens(Operator):
     """``y[s] = x[s + distance]``, 0 where the sequence has no such token; padding counts as one.
 
@@ -149,18 +138,8 @@ class ShiftTokens(Operator):
         return domain.define("shifted", x.shape, entry, x.dtype)
 
 
-@dataclass(frozen=True)
-class SliceTokens(Operator):
-    """Tokens `first` to ``first + count - 1`` of x.
-
-    Parameters
-    ----------
-    first, count
-        Place of the first one, and how many.
-    """
-
-    first: int
-    count: int
+class SliceTokens(SliceTokensRule, Operator):
+    """Tokens `first` to ``first + count - 1`` of x."""
 
     OP = "integer.slice_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"),)
@@ -169,20 +148,6 @@ class SliceTokens(Operator):
     def __post_init__(self) -> None:
         check_attribute(self, "first", 0, LARGEST_INDEX)
         check_attribute(self, "count", 1, LARGEST_INDEX)
-
-    def check_dims(self, dims: Dims) -> None:
-        """A sequence has such tokens; a symbolic one is checked when it is specialised."""
-        if isinstance(dims["s"], int) and self.first + self.count > dims["s"]:
-            raise LoweringError(
-                f"tokens {self.first} to {self.first + self.count - 1} of {dims['s']}",
-                self.where,
-                "tokens are counted from 0",
-                "slice inside of the sequence",
-            )
-
-    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
-        """[b, count, C]."""
-        return (dims["b"], self.count, dims["C"])
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
@@ -195,24 +160,8 @@ class SliceTokens(Operator):
         return domain.define("kept", (domain.batch * self.count, x.shape[1]), entry, x.dtype)
 
 
-@dataclass(frozen=True)
-class UnfoldTokens(Operator):
-    """``y[t, k C + c] = x[t stride + k - before, c]``, 0 outside; padding counts as a token.
-
-    Parameters
-    ----------
-    width
-        Neighbouring tokens.
-    stride
-        From the first of them to those of the next row.
-    before, after
-        Tokens of 0 at either end of a sequence.
-    """
-
-    width: int
-    stride: int
-    before: int
-    after: int
+class UnfoldTokens(UnfoldTokensRule, Operator):
+    """``y[t, k C + c] = x[t stride + k - before, c]``, 0 outside; padding counts as a token."""
 
     OP = "integer.unfold_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"),)
@@ -224,35 +173,10 @@ class UnfoldTokens(Operator):
         check_attribute(self, "before", 0, self.width - 1)
         check_attribute(self, "after", 0, self.width - 1)
 
-    @property
-    def _as_long(self) -> bool:
-        return self.stride == 1 and self.before + self.after == self.width - 1
-
-    def _count(self, length: Dim) -> int:
-        borders = self.before + self.after
-        return count(length, self.width, self.stride, borders) if isinstance(length, int) else 0
-
-    def check_dims(self, dims: Dims) -> None:
-        """A sequence has as many rows as tokens, or a length that is known."""
-        if not (self._as_long or self._count(dims["s"]) >= 1):
-            raise LoweringError(
-                f"{self.width} of {dims['s']} tokens with a stride of {self.stride}, and "
-                f"{self.before} + {self.after} of 0 around them",
-                self.where,
-                "a sequence whose length is free keeps it, and one whose length is known has "
-                "that many tokens",
-                "give inputs of one length",
-            )
-
-    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
-        """[b, rows, width C]."""
-        rows = dims["s"] if self._as_long else self._count(dims["s"])
-        return (dims["b"], rows, dims["C"] * self.width)
-
     def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
         length, channels = x.shape[0] // domain.batch, x.shape[1]
-        rows = self._count(length)
+        rows = self.rows_of(length)
         last = (rows - 1) * self.stride + self.width - 1 - self.before
         axis = Axis(length, self.before, max(0, last - (length - 1)))
 
