@@ -9,6 +9,7 @@ from tvm import relax
 
 from ...common.types import Array
 from . import views
+from .borders import Bordered
 from .builder import Builder, layer_of
 from .computed import Linear
 from .dispatch import Rule, by_kind
@@ -30,6 +31,9 @@ def _convolution(c: Builder, call: relax.Call, op: str, value: Value, weight: We
             f"{integers(call.attrs.dilation)}; windows of neighbours have a form"
         )
     strides, padding = integers(call.attrs.strides), integers(call.attrs.padding)
+    if isinstance(value, Bordered):
+        padding = value.taken_in(padding)
+        value = replace(value.inside, ops=value.ops)
     sides = len(strides)
     before, after = padding[:sides], padding[sides:]
     window = weight.array.shape[2:]

@@ -10,9 +10,11 @@ import numpy as np
 from tvm import relax
 
 from . import mixing, views
+from .borders import ZEROS_ONLY, repeats_edges
 from .builder import Builder, layer_of
 from .computed import ConstantRow, Embedded, Linear
 from .dispatch import Rule, by_kind
+from .images import Pixels
 from .inputs import TOKEN_IDS, Ids, as_ids
 from .mismatch import Mismatch
 from .mixing import Mixed, head_part, slice_channels
@@ -143,12 +145,12 @@ def _select(hidden: Hidden, axis: int, index: int, op: str) -> Hidden:
 
 
 def _take(c: Builder, call: relax.Call, op: str, value: Value, index: Value) -> Value:
-    fixed = index.fixed()
+    fixed, shape = index.fixed(), static_shape(call.args[0])
+    axis = (optional_axes(call.attrs.axis) or [0])[0] % len(shape)
     if fixed is None or fixed.size != 1:
+        if fixed is not None and repeats_edges(fixed, shape[axis]):
+            raise Mismatch(f"a border repeats or mirrors what lies inside of it: {ZEROS_ONLY}")
         raise Mismatch("only one constant index may be taken of a hidden tensor")
-    axes = optional_axes(call.attrs.axis)
-    rank = len(static_shape(call.args[0]))
-    axis = (axes or [0])[0] % rank
     place = int(fixed.reshape(-1)[0])
     hidden = value.hidden(c)
     if [atom.kind for atom in hidden.view[axis]] == ["channel"]:
@@ -174,6 +176,10 @@ def _slice_tokens(hidden: Hidden, axis: int, first: int, last: int, op: str) -> 
 def _cut(
     c: Builder, value: Value, axis: int, first: int, last: int, op: str, step: int = 1
 ) -> Hidden | Mixed:
+    if isinstance(value, Pixels):
+        raise Mismatch(
+            f"images or features are cut, which borders that wrap around do as well: {ZEROS_ONLY}"
+        )
     tensor = value if isinstance(value, Mixed) else value.hidden(c)
     extent = views.shape_of(tensor.view)[axis]
     first, last = (min(max(i + extent if i < 0 else i, 0), extent) for i in (first, last))

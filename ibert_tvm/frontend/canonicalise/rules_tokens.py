@@ -9,9 +9,11 @@ import numpy as np
 from tvm import relax
 
 from . import mixing, views
+from .borders import ZEROS_ONLY, Bordered, bordered
 from .builder import Builder
 from .computed import Joined, Linear, LinearSum, Prepended, TokenRun
-from .dispatch import Rule
+from .dispatch import Rule, by_kind
+from .images import Pixels
 from .mismatch import Mismatch
 from .mixing import Mixed
 from .operands import integer, integers
@@ -191,26 +193,26 @@ def joined_product(
     return LinearSum(head.name, head.channels, joined.ops, tuple(terms))
 
 
-def _pad(c: Builder, call: relax.Call, op: str, operand: Value) -> Value:
-    """Zeros in the place of the tokens that a slice left out at the other end: a shift."""
-    x = operand.hidden(c)
+def _pad(c: Builder, call: relax.Call, op: str, value: Value) -> Value:
+    """Zeros beside a convolution, or where a slice left out as many tokens at the other end."""
     widths = np.reshape(integers(call.attrs.pad_width), (-1, 2))
-    source = x.source
-    axes = [i for i, item in enumerate(x.view) if [atom.kind for atom in item] == ["run"]]
-    others = [i for i in np.flatnonzero(widths.any(axis=1)) if i not in axes]
-    value = getattr(call.attrs, "pad_value", 0.0)
-    plain = str(call.attrs.pad_mode) == "constant" and float(value) == 0.0 and not others
-    if not plain or not isinstance(source, TokenRun) or len(axes) != 1:
-        if sum(any(atom.kind == "patch" for atom in item) for item in x.view) > 1:
-            raise Mismatch(
-                "rows and columns of an image's tokens are padded, as windows of them are: "
-                "attention within windows of two directions has no form"
-            )
-        raise Mismatch(
-            "a hidden tensor is padded, and only a sequence that lost tokens at one end, with as "
-            "many zeros at the other, has a form"
-        )
-    before, after = widths[axes[0]].tolist()
+    mode, number = str(call.attrs.pad_mode), float(getattr(call.attrs, "pad_value", 0.0))
+    if (mode, number) != ("constant", 0.0):
+        filled = f"filled with {number:g}" if mode == "constant" else f"made by {mode}"
+        raise Mismatch(f"a border is {filled}: {ZEROS_ONLY}")
+    x = value if isinstance(value, Pixels | Bordered) else value.hidden(c)
+    if isinstance(x, Hidden) and isinstance(x.source, TokenRun):
+        axes = [i for i, item in enumerate(x.view) if [atom.kind for atom in item] == ["run"]]
+        if len(axes) == 1 and np.flatnonzero(widths.any(axis=1)).tolist() in ([], axes):
+            return _shifted(c, x, x.source, axes[0], widths[axes[0]].tolist(), op)
+    return bordered(x, op, widths)
+
+
+def _shifted(
+    c: Builder, x: Hidden, source: TokenRun, axis: int, zeros: Sequence[int], op: str
+) -> Hidden:
+    """Zeros in the place of the tokens that a slice left out at the other end: a shift."""
+    before, after = zeros
     distance = source.first - before
     shifted = (max(distance, 0), min(source.length, source.length + distance))
     if (source.first, source.last) != shifted or (before, after) != (
@@ -221,12 +223,16 @@ def _pad(c: Builder, call: relax.Call, op: str, operand: Value) -> Value:
     ops = (*source.ops, *x.ops, op)
     tokens = source.x.emit(c)
     moved = tokens.then(c, "shift_tokens", ops, suffix="shifted", distance=distance)
-    view = tuple((c.seq_len,) if i == axes[0] else item for i, item in enumerate(x.view))
+    view = tuple((c.seq_len,) if i == axis else item for i, item in enumerate(x.view))
     return Hidden(moved, view, missing=x.missing, layer=x.layer)
 
 
 TOKEN_RULES: dict[str, Rule] = {
     "relax.concat": _concat,
     "relax.nn.pad": _pad,
+    "relax.slice_scatter": by_kind(
+        otherwise="a part of a tensor is overwritten, which borders that wrap around do as well: "
+        + ZEROS_ONLY
+    ),
 }
 """Rules by operator."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,8 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
         )
     try:
         if model.ByteSize() < _MOST_BYTES:
-            onnx.checker.check_model(model)
+            with _shaped(model.graph):
+                onnx.checker.check_model(model)
             return
     except onnx.checker.ValidationError as error:
         if _UNKNOWN not in str(error):
@@ -141,6 +143,23 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
     context = type(onnx.checker.DEFAULT_CONTEXT)()
     context.ir_version, context.opset_imports = model.ir_version, opsets(model)
     _check_nodes(model.graph, context, where)
+
+
+@contextlib.contextmanager
+def _shaped(graph: onnx.GraphProto) -> Iterator[None]:
+    """Give inputs and outputs without a shape one meanwhile, which the checker asks for.
+
+    Their shapes are those of the probe in any case, and ONNX Runtime runs such models.
+    """
+    kinds = [item.type.tensor_type for item in (*graph.input, *graph.output)]
+    bare = [kind for kind in kinds if kind.elem_type and not kind.HasField("shape")]
+    for kind in bare:
+        kind.shape.SetInParent()
+    try:
+        yield
+    finally:
+        for kind in bare:
+            kind.ClearField("shape")
 
 
 def _check_nodes(graph: onnx.GraphProto, context: Any, where: str) -> None:

@@ -58,6 +58,17 @@ def test_a_file_is_loaded_with_its_facts(tmp_path, file):
     assert info.inputs == ("input_ids", "attention_mask")
 
 
+def test_inputs_and_outputs_need_no_shapes(tmp_path, file):
+    model = small()
+    for item in (*model.graph.input, *model.graph.output):
+        item.type.tensor_type.ClearField("shape")
+    bare = tmp_path / "bare.onnx"
+    onnx.save(model, bare)
+    loaded, plain = verified(bare), ibert.load(file)
+    assert (loaded.info.head, loaded.info.static_shape) == (plain.info.head, None)
+    assert loaded.info.outputs == plain.info.outputs
+
+
 def test_configuration_and_tokenizer_of_another_folder(tmp_path, messages, file):
     folder = tmp_path / "tokenizer"
     folder.mkdir()

@@ -136,12 +136,20 @@ def _concat(t: Translator, node: Node) -> Result:
 def _pad(t: Translator, node: Node) -> Traced:
     x, rank = node.traced(), len(node.traced().shape)
     widths, value = node.integers(1, "pads"), node.constant(2, "value")
-    if widths is None or len(node.operands) > 3:
-        raise Untranslatable("it has no pads, or says to which axes they belong")
-    if node.attributes.get("mode", b"constant") != b"constant":
-        raise Untranslatable("it repeats what is at the edge")
+    axes = node.integers(3, "axes") if node.operand(3) is not None else range(rank)
+    if widths is None or axes is None or len(widths) != 2 * len(axes):
+        raise Untranslatable("its pads, or the axes that they belong to, are not known")
+    mode = bytes(node.attributes.get("mode", b"constant")).decode()
+    if mode != "constant":
+        raise Untranslatable(
+            f"it makes a border by the mode {mode}: borders of zeros beside a convolution have a "
+            "form (padding_mode='zeros')"
+        )
     number = 0.0 if value is None else float(np.asarray(value).reshape(-1)[0])
-    pairs = [w for axis in range(rank) for w in (widths[axis], widths[axis + rank])]
+    pairs = [0] * (2 * rank)
+    for place, axis in enumerate(axes):
+        first = 2 * (axis % rank)
+        pairs[first : first + 2] = widths[place], widths[place + len(axes)]
     return t.emit(op.nn.pad(x.var, pairs, "constant", number), x)
 
 
