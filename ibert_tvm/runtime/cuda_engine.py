@@ -65,8 +65,7 @@ class CudaEngine:
         ffi = load_runtime()
         self._shared_object = tvm_object(metadata)
         load_executable = self._shared_object.loaded["vm_load_executable"]
-        # Objects of the driver and of TVM point into it for longer than this engine lives.
-        self._shared_object.keep_mapped()
+        self._shared_object.keep_mapped("the GPU's driver and TVM's runtime point into it")
         ffi.get_global_func("ffi.ModuleGlobalsAdd")(self._shared_object.loaded)
         with cuda.on_device(index):
             weights = uploaded_weights(cuda, metadata, mapped_weights(self._shared_object), index)

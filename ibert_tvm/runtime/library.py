@@ -25,6 +25,7 @@ from .batching import Call, plan_calls
 from .contexts import ContextPool
 from .engine import Engine
 from .inputs import check_inputs
+from .mapping import why_mapped
 from .metadata import LibraryMetadata, OutputRecord
 
 if TYPE_CHECKING:
@@ -90,13 +91,18 @@ class Library:
         """
         return self.contexts.engine
 
-    def close(self) -> None:
+    def close(self) -> str | None:
         """Wait for calls that run, and let go of buffers and code; later calls are refused.
 
-        The file is unmapped once nothing refers to it. Arrays of `parameters` do, and the threads
-        of the process run in the first library for TVM's runtime that it loaded, which stays.
+        Returns
+        -------
+        str or None
+            Why the file is still mapped; None if it is not. It is unmapped once nothing refers to
+            it: another `Library` of the same content and arrays of `parameters` do. For good stay
+            a library for a GPU, and the first whose kernels ran in several threads of this process.
         """
         self.contexts.close()
+        return why_mapped(self.metadata.digest)
 
     def __enter__(self) -> Library:
         return self

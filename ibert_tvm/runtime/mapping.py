@@ -1,14 +1,18 @@
 """A library's file, by what it holds and not by its path.
 
 The dynamic linker takes a path that it has seen before for the object it has, whatever the file
-holds by now. So a library is mapped under a name that spells out the digest of its seal, through
-an open descriptor of the very file that was checked.
+holds by now. So a library is mapped under a name that no other had before it, through an open
+descriptor of the very file that was checked.
+
+The file itself is mapped, and no copy: processes share its pages, and copying costs a third to a
+half of the time that loading takes. Whoever writes into a mapped file changes running code.
 """
 
 from __future__ import annotations
 
 import _ctypes
 import ctypes
+import itertools
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,7 +26,9 @@ from .metadata import LibraryMetadata
 
 _DESCRIPTORS = "/proc/self/fd"
 _LINK_MAP = 2  # RTLD_DI_LINKMAP of <dlfcn.h>
-_DIGITS = 32  # of the digest in a name
+_NUMBERS = itertools.count(1)
+_DIGESTS: dict[str, str] = {}  # of what was mapped, by the name that it was mapped by
+_KEPT: dict[str, str] = {}  # why the library of a digest stays mapped until the process ends
 
 
 class _LinkMap(ctypes.Structure):
@@ -55,6 +61,7 @@ class LibraryFile:
     def __init__(self, metadata: LibraryMetadata) -> None:
         try:
             self._stream = metadata.path.open("rb")
+            self._closing = weakref.finalize(self, self._stream.close)
             self.descriptor = self._stream.fileno()
             found = seal_digest(self.descriptor)
         except OSError as error:
@@ -71,7 +78,7 @@ class LibraryFile:
 
     def close(self) -> None:
         """Close the descriptor."""
-        self._stream.close()
+        self._closing()
 
 
 @contextmanager
@@ -114,14 +121,16 @@ class SharedObject(ctypes.CDLL):
         self, metadata: LibraryMetadata, load: Callable[[str], object] | None = None
     ) -> None:
         file = LibraryFile(metadata)
-        name = f"{_DESCRIPTORS}{_inscribed(metadata.digest)}/{file.descriptor}"
+        name = f"{_DESCRIPTORS}{_inscribed(next(_NUMBERS))}/{file.descriptor}"
         super().__init__(name)
         # Not at the end of the process, when code of the library may still run.
         self._unmapping = weakref.finalize(self, _unmap, self._handle, file, metadata.digest)
         self._unmapping.atexit = False
-        mapped = _mapped_name(self._handle)
+        self._digest = metadata.digest
+        _MAPPED.add(self)
+        _DIGESTS[name] = metadata.digest
         # Another name is that of an object of the same file, which was mapped before.
-        if mapped.startswith(_DESCRIPTORS) and mapped.rpartition("/")[0] != name.rpartition("/")[0]:
+        if _DIGESTS.get(_mapped_name(self._handle), metadata.digest) != metadata.digest:
             raise LibraryError(
                 f"cannot load the library {metadata.path}",
                 why="its file is mapped already, and was overwritten since with another library",
@@ -129,22 +138,46 @@ class SharedObject(ctypes.CDLL):
             )
         self.loaded: Any = load(name) if load is not None else None
 
-    def keep_mapped(self) -> None:
+    def function(
+        self, name: str, *arguments: type, result: type | None = ctypes.c_int
+    ) -> Callable[..., Any]:
+        """A function of the library; whoever keeps it has to keep this object."""
+        # Not `self[name]`: such an object refers to itself and to the library.
+        entry = ctypes.c_char.in_dll(self, name)
+        return ctypes.CFUNCTYPE(result, *arguments)(ctypes.addressof(entry))
+
+    def keep_mapped(self, why: str) -> None:
         """Leave the library in this process's memory until the process ends."""
         self._unmapping.detach()
+        _KEPT[self._digest] = why
+
+
+_MAPPED: weakref.WeakSet[SharedObject] = weakref.WeakSet()
 
 
 def _unmap(handle: int, file: LibraryFile, digest: str) -> None:
     # An overwritten file is in memory by now: its code, which unmapping calls, would be another's.
     if seal_digest(file.descriptor) == digest:
         _ctypes.dlclose(handle)
+    else:
+        _KEPT[digest] = "its file was overwritten, and unmapping would run what is in it now"
     file.close()
 
 
-def _inscribed(digest: str) -> str:
-    """Digest as steps of a path that lead nowhere: ``/.`` stays in a folder, and so does ``/``."""
-    bits = f"{int(digest[:_DIGITS], 16):0{4 * _DIGITS}b}"
-    return bits.replace("0", "/").replace("1", "/.")
+def why_mapped(digest: str) -> str | None:
+    """Why this process still has the library of a digest in its memory; None if it has not."""
+    if any(other._digest == digest for other in tuple(_MAPPED)):
+        return _KEPT.get(
+            digest,
+            "another `Library` of the same content, an array of its parameters or a call that is "
+            "just returning refers to it",
+        )
+    return _KEPT.get(digest)
+
+
+def _inscribed(number: int) -> str:
+    """Number as steps of a path that lead nowhere: ``/.`` stays in a folder, and so does ``/``."""
+    return f"{number:b}".replace("0", "/").replace("1", "/.")
 
 
 def _mapped_name(handle: int) -> str:

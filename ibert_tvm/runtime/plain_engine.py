@@ -68,9 +68,7 @@ class PlainEngine(ObservableEngine):
         self, name: str, *arguments: type, result: type = ctypes.c_int
     ) -> Callable[..., Any]:
         """A function of the library's interface, by its name without the model's prefix."""
-        # Not `self.library[name]`: such an object refers to itself and to the library.
-        entry = ctypes.c_char.in_dll(self.library, f"{self.metadata.prefix}_{name}")
-        return ctypes.CFUNCTYPE(result, *arguments)(ctypes.addressof(entry))
+        return self.library.function(f"{self.metadata.prefix}_{name}", *arguments, result=result)
 
     def parameter(self, record: ParameterRecord) -> np.ndarray:
         """As `Engine.parameter`."""

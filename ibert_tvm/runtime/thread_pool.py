@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 
+from .mapping import SharedObject
 from .threads import processors
 
 
@@ -19,7 +21,8 @@ class ThreadPool:
     Parameters
     ----------
     shared_object
-        The library whose copy of ``targets/parallel.c`` serves all others; it stays mapped.
+        The library whose copy of ``targets/parallel.c`` serves all others; it stays mapped once it
+        has started threads.
 
     Attributes
     ----------
@@ -27,12 +30,12 @@ class ThreadPool:
         Address of the function that runs a parallel loop.
     """
 
-    def __init__(self, shared_object: ctypes.CDLL) -> None:
+    def __init__(self, shared_object: SharedObject) -> None:
         self.shared_object = shared_object
-        self.launch = ctypes.cast(shared_object.ibert_parallel_launch, ctypes.c_void_p).value or 0
-        self._set_threads = shared_object.ibert_set_threads
-        self._set_threads.argtypes, self._set_threads.restype = [ctypes.c_int], None
-        self._started = shared_object.ibert_started_threads
+        launch = ctypes.c_char.in_dll(shared_object, "ibert_parallel_launch")
+        self.launch = ctypes.addressof(launch)
+        self._set_threads = shared_object.function("ibert_set_threads", ctypes.c_int, result=None)
+        self._started = shared_object.function("ibert_started_threads")
         self._processors = processors()
         self._lock = threading.Lock()
         self._callers = 0
@@ -68,21 +71,30 @@ class ThreadPool:
         """Say that what `enter` was called for has ended."""
         with self._lock:
             self._callers -= 1
+            if self not in _RUNNING and self.started():
+                _RUNNING.append(self)
+                self.shared_object.keep_mapped("the threads of this process run in it")
 
 
-_POOLS: list[ThreadPool] = []
+_RUNNING: list[ThreadPool] = []
+_LATEST: list[weakref.ref[ThreadPool]] = []
 _POOLS_LOCK = threading.Lock()
 
 
-def thread_pool(shared_object: ctypes.CDLL) -> ThreadPool:
-    """Let a library's kernels run on the pool of the process: that of the first library loaded."""
+def thread_pool(shared_object: SharedObject) -> ThreadPool:
+    """Let a library's kernels run on the pool of the process: that of the first library loaded.
+
+    Every engine has to refer to it, since its kernels call into that library.
+    """
     with _POOLS_LOCK:
-        if not _POOLS:
-            _POOLS.append(ThreadPool(shared_object))
+        pool = _LATEST[0]() if _LATEST else None
+        if pool is None:
+            pool = ThreadPool(shared_object)
+            _LATEST[:] = [weakref.ref(pool)]
     try:
         # What TVM's runtime set when it loaded the library.
         hook = ctypes.c_void_p.in_dll(shared_object, "__TVMBackendParallelLaunch")
     except ValueError:  # nothing in it is parallel
-        return _POOLS[0]
-    hook.value = _POOLS[0].launch
-    return _POOLS[0]
+        return pool
+    hook.value = pool.launch
+    return pool

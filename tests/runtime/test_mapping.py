@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +25,9 @@ from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.runtime.mapping import LibraryFile, SharedObject, opened
 from ibert_tvm.runtime.plain_engine import PlainEngine
 from ibert_tvm.targets.seal import seal_library
+from tests.arm.tools import board
 from tests.rpc.small_model import expected, inputs_of, small_model
 from tests.runtime.conftest import TinyModel
-from tests.snapshots import Messages
 
 IDS = np.array([[2, 4, 6, 3]])
 
@@ -49,6 +54,11 @@ def is_mapped(path: Path) -> bool:
     status = path.stat()
     maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return any(line.split()[4] == str(status.st_ino) for line in maps if str(path) in line)
+
+
+def is_open(path: Path) -> bool:
+    descriptors = Path("/proc/self/fd").iterdir()
+    return str(path) in (os.readlink(one) for one in descriptors if one.is_symlink())
 
 
 def put(content: Path, path: Path) -> Path:
@@ -105,17 +115,37 @@ def test_run_by_path_takes_the_new_one(tmp_path: Path, others: list[Path]) -> No
 
 
 def test_a_library_that_was_overwritten_while_mapped_is_refused(
-    tmp_path: Path, others: list[Path], messages: Messages
+    tmp_path: Path, others: list[Path]
 ) -> None:
-    path = tmp_path / "model.so"
-    first = load_library(put_new(others[0], path))
-    shutil.copyfile(put_new(others[1], tmp_path / "new.so"), path)  # the same file, other bytes
-    with messages.raises(LibraryError):
-        load_library(path)
-    put(others[2], path)
-    with load_library(path) as library:
-        assert channels_of(library) == 2
-    first.close()  # leaves it mapped: to unmap it would run what was written over its code
+    """In a process that ends at once: the dynamic linker would run what is in the file now."""
+    path, new = tmp_path / "model.so", tmp_path / "new.so"
+    shutil.copyfile(others[0], path)
+    shutil.copyfile(others[1], new)
+    script = (
+        "import os, shutil, sys\n"
+        "from ibert_tvm import load_library\n"
+        "from ibert_tvm.common.errors import LibraryError\n"
+        "path, new, other = sys.argv[1:]\n"
+        "first = load_library(path)\n"
+        "shutil.copyfile(new, path)\n"  # the same file, other bytes
+        "try:\n"
+        "    load_library(path)\n"
+        "except LibraryError as error:\n"
+        "    print(error.why, error.todo, sep='\\n')\n"
+        "os.replace(new, path)\n"
+        "with load_library(path) as library:\n"
+        "    print(library.parameters['table'].shape[1])\n"
+        "print(first.close(), flush=True)\n"
+        "os._exit(0)\n"
+    )
+    command = [sys.executable, "-c", script, *map(str, (path, new, others[2]))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "its file is mapped already, and was overwritten since with another library",
+        "write the new one beside it and move it there (mv, os.replace)",
+        "3",
+        "its file was overwritten, and unmapping would run what is in it now",
+    ]
 
 
 def test_a_library_that_changes_between_reading_and_mapping_is_refused(
@@ -143,23 +173,66 @@ def test_a_file_that_is_held_open_stays_the_same(tmp_path: Path, others: list[Pa
     assert not file.path.exists()
 
 
-def test_closing_unmaps(tmp_path: Path, library_path: Path, others: list[Path]) -> None:
-    load_library(library_path)  # the threads of the process run in this one or an earlier one
+def without_runtime(path: Path, target: str) -> Path:
+    compile_model(small_model(), target, shapes=[(1, 8)], runtime="none").export(path)
+    return put_new(path, path)
+
+
+@pytest.mark.parametrize(
+    "kind", ["tvm", "plain", pytest.param("emulated", marks=[pytest.mark.qemu, pytest.mark.slow])]
+)
+def test_closing_unmaps_or_says_why_not(tmp_path: Path, others: list[Path], kind: str) -> None:
+    path, ids = tmp_path / "model.so", {"input_ids": IDS}
+    options: dict[str, Any] = {"num_threads": 1}
+    if kind == "tvm":
+        put_new(others[0], path)
+    else:
+        ids = inputs_of(8, 1)
+        without_runtime(path, "host" if kind == "plain" else board("rpi4").name)
+        if kind == "emulated":
+            options = {"emulate": True}
+    emulated = kind == "emulated"
+    library, again = (load_library(path, **options) for _ in range(2))
+    expected = library.run(**ids)
+    assert is_mapped(path) != emulated and is_open(path)
+    assert bool(library.close()) != emulated
+    assert is_mapped(path) != emulated and is_open(path)
+    for name, array in again.run(**ids).items():  # one mapping, and somebody has it
+        np.testing.assert_array_equal(array, expected[name])
+    assert again.close() is None
+    assert not is_mapped(path) and not is_open(path)
+
+
+def held_up(function: Any, entered: threading.Event, go_on: threading.Event) -> Any:
+    def held(*arguments: Any) -> Any:
+        entered.set()
+        go_on.wait()
+        return function(*arguments)
+
+    return held
+
+
+def test_closing_waits_for_a_call_and_unmaps(tmp_path: Path, others: list[Path]) -> None:
     path = put_new(others[0], tmp_path / "model.so")
-    library = load_library(path)
-    again = load_library(path)
-    channels_of(library)
-    assert is_mapped(path)
-    library.close()
-    assert is_mapped(path) and channels_of(again) == 4  # one mapping, and somebody has it
-    again.close()
-    assert not is_mapped(path)
+    library = load_library(path, num_threads=1)
+    entered, go_on = threading.Event(), threading.Event()
+    with library.contexts.lent() as context:  # the one that the call below gets, too
+        functions = context.functions
+    del context
+    functions["main_b1_s8"] = held_up(functions["main_b1_s8"], entered, go_on)
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(library.run, IDS)
+        entered.wait()
+        closing = pool.submit(library.close)
+        del functions
+        time.sleep(0.05)
+        assert not closing.done() and is_mapped(path)
+        go_on.set()
+        assert running.result()["embedding"].shape == (1, 4)
+    assert closing.done() and not is_mapped(path)
 
 
-def test_views_of_parameters_keep_the_mapping(
-    tmp_path: Path, library_path: Path, others: list[Path]
-) -> None:
-    load_library(library_path)
+def test_views_of_parameters_keep_the_mapping(tmp_path: Path, others: list[Path]) -> None:
     path = put_new(others[0], tmp_path / "model.so")
     with load_library(path) as library:
         table = library.parameters["table"]
