@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..common.errors import LibraryError, UsageError
 from ..common.strict_json import JsonDict, JsonObject
+from .inspect_model import tokenizer_rows
 from .result import CommandResult
 from .tables import Table
 
@@ -137,6 +138,7 @@ def _package_rows(path: Path, document: JsonObject) -> list[tuple[str, str]]:
         ("shapes", f"{shapes} (batch x tokens)"),
         ("inputs", ", ".join(str(one["name"]) for one in document["inputs"])),
         ("outputs", ", ".join(str(one["name"]) for one in document["outputs"])),
+        *tokenizer_rows(document.get("info", {})),
         *memory_rows(document),
     ]
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict, JsonObject
 from .bare_metal import inspect_package
-from .inspect_model import inspect_model, model_row
+from .inspect_model import inspect_model, model_row, tokenizer_rows
 from .options import HeadOptions
 from .result import CommandResult
 from .tables import Table
@@ -75,6 +75,7 @@ def _lines(document: JsonDict, verbose: bool) -> list[tuple[str, str]]:
     lines = [
         (document["kind"], document["path"]),
         model_row(info),
+        *tokenizer_rows(info),
         ("source", f"{info.get('source', '')} (sha256 {info.get('source_sha256', '')[:16]})"),
         (
             "size",

@@ -110,6 +110,16 @@ def model_row(info: JsonObject) -> tuple[str, str]:
     )
 
 
+def tokenizer_rows(info: JsonObject) -> list[tuple[str, str]]:
+    """What is recorded of a tokenizer's behaviour, of a model's information as JSON."""
+    said = info.get("tokenizer_behaviour")
+    if not said:
+        return []
+    compared = f", as {said['compared_with']} does" if "compared_with" in said else ""
+    texts = f"sha256 {said.get('sha256', '')[:16]} over probe texts {said.get('version', '')}"
+    return [("tokenizing", texts + compared)]
+
+
 def _shown(report: ImportReport, verbose: bool) -> list[str | Table]:
     matched = [
         (

@@ -13,6 +13,7 @@ import logging
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ..common.errors import DocumentError, ModelError
 from ..common.strict_json import decode, parse, read_bytes
 from ..model.tokenization import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_DEPTH, Tokenizer, refusing
 from ..model.tokenization import tokenizer_files as plain_files
+from ..model.tokenizer_behaviour import PROBE_LENGTHS, PROBES, ROWS, probe_rows
 from .errors import ModelSourceError
 
 __all__ = ["PROBES", "source_tokenizer"]
@@ -49,28 +51,6 @@ _UNNAMED = {
 """What a vocabulary is read as where no setting names a class."""
 _UNLIMITED = 10**9
 """transformers writes 10^30 where a tokenizer has no limit."""
-
-PROBES: tuple[str | tuple[str, str], ...] = (
-    "The cat sat on the mat.",
-    "CAPITALS and MiXeD Case, ÀÉÎÕÜ, naïve façade, Straße, ΣΊΣΥΦΟΣ",
-    "  spaces   before,\tbetween\nlines and behind  ",
-    "",
-    " ",
-    "don't can't it's 3.14 1,000 €5 50% a+b=c #tag @name https://example.org/x?y=1",
-    "[CLS] [SEP] [MASK] [PAD] [UNK] <s> </s> <mask> <pad> <unk> <|endoftext|>",
-    "emoji 😀 👩‍👩‍👧‍👦 🇩🇪 and e\u0301 combining",
-    "שלום עולם مرحبا بالعالم हिन्दी ไทย",
-    "你好，世界 こんにちは 안녕하세요",
-    "control \x00\x07\x1b\x7f\u200b\u00ad\ufeff\ufffd characters\u00a0and\u2003spaces",
-    "supercalifragilisticexpialidocious antidisestablishmentarianism",
-    ("a question of one text?", "An answer in another, with CAPITALS."),
-    ("", "only the second"),
-    ("long " * 40, "longer " * 80),
-    "word " * 200,
-)
-"""Texts and pairs on which tokenizers are compared."""
-_CUT = 24
-"""Tokens that probes are cut to in the second comparison."""
 
 
 def source_tokenizer(*folders: Path, lower_case: bool = False) -> dict[str, bytes]:
@@ -214,6 +194,7 @@ def _stored(original: Any) -> dict[str, bytes]:
         **{name: str(token) for name, token in special.items() if token is not None},
         "model_input_names": list(original.model_input_names),
         "truncation_side": original.truncation_side,
+        "compared_with": f"transformers {version('transformers')}",
     }
     if 0 < original.model_max_length < _UNLIMITED:
         settings["model_max_length"] = int(original.model_max_length)
@@ -224,24 +205,23 @@ def _stored(original: Any) -> dict[str, bytes]:
 
 
 def _compare(folder: Path, original: Any, stored: Tokenizer) -> None:
-    """Refuse a tokenizer whose ids, types or cut are not those of transformers."""
+    """Refuse a tokenizer whose ids, types, masks or cut are not those of transformers."""
     for text in PROBES:
         pair = text if isinstance(text, tuple) else (text,)
-        for length in (2**20, _CUT):
-            wanted = original(*pair, truncation=True, max_length=length)
-            if not wanted["input_ids"]:
-                continue  # `Tokenizer` refuses a text that gives no token
-            batch = stored.encode([text], length, allow_empty=True)
-            types = wanted.get("token_type_ids", [0] * len(wanted["input_ids"]))
-            found = (batch.input_ids[0].tolist(), batch.token_type_ids[0].tolist())
-            if found != (list(wanted["input_ids"]), list(types)):
-                raise _refused(
-                    folder,
-                    f"of {text!r}, cut to {length} tokens, transformers makes "
-                    f"{list(wanted['input_ids'])} with types {list(types)}, and the stored "
-                    f"tokenizer {found[0]} with types {found[1]}",
-                    "report it with the folder's tokenizer files",
-                )
+        for length in PROBE_LENGTHS:
+            made = original(*pair, truncation=True, max_length=length)
+            ids = list(made["input_ids"])
+            types = list(made.get("token_type_ids", [0] * len(ids)))
+            wanted = (ids, types, list(made.get("attention_mask", [1] * len(ids))))
+            found = probe_rows(stored, text, length)
+            for what, theirs, ours in zip(ROWS, wanted, found, strict=True):
+                if theirs != ours:
+                    raise _refused(
+                        folder,
+                        f"of {text!r}, cut to {length} tokens, transformers makes the {what} "
+                        f"{theirs}, and the stored tokenizer {ours}",
+                        "report it with the folder's tokenizer files",
+                    )
 
 
 def _without_transformers(folder: Path, lower_case: bool) -> dict[str, bytes]:

@@ -140,6 +140,9 @@ class ModelInfo:
         The prompt of texts for which none is chosen; None to put nothing before them.
     problem_type
         What transformers says that logits of texts are of: one of `SCORES`. None if it does not.
+    tokenizer_behaviour
+        What `ibert_tvm.model.tokenizer_behaviour.behaviour` says of the tokenizer; empty without
+        one, and in artefacts of earlier versions.
 
     Raises
     ------
@@ -168,6 +171,7 @@ class ModelInfo:
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     problem_type: str | None = None
+    tokenizer_behaviour: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -230,7 +234,7 @@ class ModelInfo:
             for key, value in asdict(self).items()
         }
         document["id2label"] = {str(key): label for key, label in self.id2label.items()}
-        for name in ("image_size", "static_shape", "prompts", *_OPTIONAL_STRINGS):
+        for name in _OMITTED:
             if document[name] in (None, {}):
                 del document[name]
         return document
@@ -259,7 +263,11 @@ class ModelInfo:
 
 
 _LONGEST_NUMBER = 10
-_OPTIONAL_STRINGS = ("default_prompt_name", "problem_type")
+_OMITTED = (
+    *("image_size", "static_shape", "prompts", "default_prompt_name", "problem_type"),
+    "tokenizer_behaviour",
+)
+"""Fields that a document has only where they are not empty."""
 _OPTIONAL_INTEGER = either(INTEGER, one_of(None))
 _LABELS = (
     lambda value: (
@@ -291,5 +299,6 @@ _SCHEMA = {
     "prompts?": {"*": STRING},
     "default_prompt_name?": STRING,
     "problem_type?": STRING,
+    "tokenizer_behaviour?": {"*": STRING},
 }
 """What the fields of a document may hold."""

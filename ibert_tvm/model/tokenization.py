@@ -33,6 +33,8 @@ MAX_TOKENIZER_DEPTH = 16
 """Of objects and arrays in the JSON of its settings."""
 _OVERLAP = 128
 """Tokens that windows of a long context share, as in the original evaluation of SQuAD."""
+_AT_ONCE = 128
+"""Texts of which encodings are in memory together."""
 _BEHAVIOUR = "its vocabulary and settings"
 """What errors name where encoding fails with files that could be read."""
 
@@ -189,6 +191,7 @@ class Tokenizer:
             if key.endswith("_token") and isinstance(value, (str, Mapping))
         }
         self.truncation_side = "left" if config.get("truncation_side") == "left" else "right"
+        self.compared_with = str(config.get("compared_with") or "")
         names = config.get("model_input_names")
         self._has_types = not isinstance(names, list) or "token_type_ids" in names
 
@@ -196,6 +199,20 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def vocabulary(self) -> list[tuple[str, int]]:
+        """Every token with its id, in the order of ids."""
+        tokens = self._tokenizer.get_vocab(with_added_tokens=True)
+        return sorted(tokens.items(), key=lambda item: (item[1], item[0]))
+
+    def ids_of(self, texts: Sequence[str]) -> Iterator[list[int]]:
+        """Ids of texts in full, special tokens included; of texts without a token none."""
+        with self._lock:
+            self._tokenizer.no_truncation()
+            for start in range(0, len(texts), _AT_ONCE):
+                with refusing(_BEHAVIOUR):
+                    encodings = self._tokenizer.encode_batch(texts[start : start + _AT_ONCE])
+                yield from (encoding.ids for encoding in encodings)
 
     def check_ids(self, vocab_size: int) -> None:
         """Refuse a tokenizer that has an id without a row in the model's table of so many rows.

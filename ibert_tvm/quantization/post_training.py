@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..common.strict_json import JsonDict, JsonObject
 from ..model.artefact import QuantizedModel
 from ..model.tokenization import Tokenizer
+from ..model.tokenizer_behaviour import behaviour
 from ..texts import packaged_texts
 from .batches import Calibration
 from .fidelity import PLAIN_FIDELITY, options_of
@@ -115,8 +117,11 @@ def assemble(
     from ibert_tvm.relay_passes.integer.relax_ops import read_program
     from ibert_tvm.relay_passes.lower import lower_to_integer
 
+    info = model.info
     if model.tokenizer:
-        Tokenizer(model.tokenizer).check_ids(model.info.vocab_size)
+        tokenizer = Tokenizer(model.tokenizer)
+        tokenizer.check_ids(info.vocab_size)
+        info = replace(info, tokenizer_behaviour=behaviour(tokenizer))
     lowered = lower_to_integer(model.module, model.parameters, table)
     # Compilation proves this again; a model that cannot be compiled is better refused here.
     program = read_program(lowered.module)
@@ -124,7 +129,7 @@ def assemble(
     return QuantizedModel(
         program=program,
         parameters=lowered.parameters,
-        info=model.info,
+        info=info,
         quantization={
             "preset": table.preset,
             **lowered.scales,

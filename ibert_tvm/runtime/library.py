@@ -131,10 +131,7 @@ class Library:
 
         if not self.metadata.tokenizer:
             return None
-        return Tokenizer(
-            {name: _inflated(name, text) for name, text in self.metadata.tokenizer.items()},
-            self.metadata.info.vocab_size or None,
-        )
+        return Tokenizer(tokenizer_files(self.metadata), self.metadata.info.vocab_size or None)
 
     def run(
         self,
@@ -351,6 +348,11 @@ class Library:
             slice(extents[axis]) if axis in extents else slice(None) for axis in record.shape
         )
         return array[index]
+
+
+def tokenizer_files(metadata: LibraryMetadata) -> dict[str, bytes]:
+    """Files of the tokenizer in a library, by name; LibraryError if they cannot be used."""
+    return {name: _inflated(name, text) for name, text in metadata.tokenizer.items()}
 
 
 def _inflated(name: str, text: str) -> bytes:

@@ -60,7 +60,7 @@ def emulated_package(folder: Path, model: Path | None = None) -> Iterator[Librar
     from ibert_tvm.targets.bare_metal.package_audit import package_objects
 
     document = read_package(folder)
-    metadata = _metadata(folder, document)
+    metadata = package_metadata(folder, document)
     description = get_target(str(metadata.target["name"]))
     with tempfile.TemporaryDirectory(prefix="ibert-package-") as scratch:
         work = Path(scratch)
@@ -85,8 +85,8 @@ def _tokenizer_of(model: Path, metadata: LibraryMetadata) -> Tokenizer | None:
     return Tokenizer(quantized.tokenizer) if quantized.tokenizer else None
 
 
-def _metadata(folder: Path, document: JsonObject) -> LibraryMetadata:
-    """What a package says about itself, as libraries say it."""
+def package_metadata(folder: Path, document: JsonObject) -> LibraryMetadata:
+    """What a package says about itself, as libraries say it; LibraryError if it cannot be used."""
     try:
         said = {
             **document,

@@ -13,7 +13,7 @@ from ..common.files import files_sha256
 from ..common.integrity import MANIFEST
 from ..model.artefact import QuantizedModel
 from .certificate import Certificate, Check
-from .checks import Advance, check_intervals, check_same_bits, one_line
+from .checks import Advance, check_intervals, check_same_bits, check_tokenizer, one_line
 from .compiled import Compiled, CompiledLibrary, CompiledPackage
 from .inputs import random_batches
 
@@ -99,10 +99,17 @@ def verify(
             shapes = [_shape_of(quantized)]
             progress("intervals")
             batches = list(random_batches(quantized.info, shapes, inputs, seed))
-            checks = [Check("digests", {"manifest": MANIFEST}), check_intervals(quantized, batches)]
+            checks = [
+                Check("digests", {"manifest": MANIFEST}),
+                *check_tokenizer(quantized.info, lambda: quantized.tokenizer, quantized),
+                check_intervals(quantized, batches),
+            ]
             return Certificate(path.name, digest, "", tuple(checks))
         quantized = QuantizedModel.load(model)
-        checks = [Check("digests", compiled.facts)]
+        checks = [
+            Check("digests", compiled.facts),
+            *check_tokenizer(compiled.info, compiled.tokenizer, quantized),
+        ]
         progress("no floating point")
         checks += compiled.code()
         batches = list(random_batches(quantized.info, compiled.shapes, inputs, seed))

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..common.errors import DeviceError, IbertError
+from ..common.errors import DeviceError, IbertError, LibraryError, ModelError
 from ..common.strict_json import JsonObject
 from ..common.types import Array
 from ..evaluation.evaluate import evaluate_integers
 from ..model.artefact import QuantizedModel
+from ..model.model_info import ModelInfo
 from .certificate import MOST_FINDINGS, Check
 from .inputs import Batch, Inputs
 
@@ -145,3 +146,59 @@ def check_same_bits(
         "outputs_sha256": digest.hexdigest(),
     }
     return Check("same bits", facts, tuple(findings[:MOST_FINDINGS]))
+
+
+def check_tokenizer(
+    info: ModelInfo, read: Callable[[], Mapping[str, bytes] | None], model: QuantizedModel
+) -> list[Check]:
+    """Tokenise packaged texts, and compare with what was recorded when the model was quantised.
+
+    Parameters
+    ----------
+    info
+        Of the artefact.
+    read : callable
+        Returns its tokenizer files; None of a package, which has none.
+    model
+        What the artefact was compiled from, or itself.
+
+    Returns
+    -------
+    list of Check
+        One, or none where neither has a tokenizer.
+    """
+    from ..model.tokenizer_behaviour import VERSION
+
+    recorded = info.tokenizer_behaviour
+    try:
+        files = read()
+        if not (files or model.tokenizer or recorded):
+            return []
+        found = _tokenizer_findings(recorded, files, model.tokenizer)
+    except (LibraryError, ModelError) as error:
+        found = [one_line(error)]
+    why = ""
+    if not recorded:
+        why = "an earlier version made the artefact: it has no digest of what its tokenizer does"
+    elif recorded.get("version") != VERSION:
+        why = f"the digest is of other texts than this version's, which have the number {VERSION}"
+    facts = {key: value for key, value in recorded.items() if key != "parts"}
+    return [Check("tokenizer", facts, tuple(found[:MOST_FINDINGS]), why)]
+
+
+def _tokenizer_findings(
+    recorded: Mapping[str, str], files: Mapping[str, bytes] | None, of_model: Mapping[str, bytes]
+) -> list[str]:
+    from ..model.tokenization import Tokenizer
+    from ..model.tokenizer_behaviour import VERSION, changes, differences
+
+    if not of_model:
+        return ["the model that it was compiled from has no tokenizer"]
+    if files is not None and not files:
+        return ["it has no tokenizer, and the model that it was compiled from has one"]
+    model = Tokenizer(of_model)
+    own = model if files is None else Tokenizer(files)
+    if files is not None and {**files} != {**of_model}:
+        other = "its tokenizer files are not those of the model, and do the same with every probe"
+        return differences(own, model) or [other]
+    return changes(own, recorded) if recorded.get("version") == VERSION else []

@@ -13,6 +13,7 @@ from ..common.integrity import MANIFEST
 from ..common.strict_json import JsonDict
 from ..common.types import Array
 from ..model.artefact import QuantizedModel
+from ..model.model_info import ModelInfo
 from .certificate import MOST_FINDINGS, Check
 from .checks import Run
 from .inputs import Inputs
@@ -30,13 +31,20 @@ class Compiled(ABC):
         Of the check of its digests.
     source_sha256
         Of the source of the model that it was compiled from.
+    info
+        What it says of that model.
     shapes
         Rows and tokens that it was compiled for.
     """
 
     facts: JsonDict
     source_sha256: str
+    info: ModelInfo
     shapes: list[tuple[int, int]]
+
+    def tokenizer(self) -> dict[str, bytes] | None:
+        """Files of its tokenizer; None where it never has one."""
+        return None
 
     @abstractmethod
     def code(self) -> list[Check]:
@@ -66,8 +74,13 @@ class CompiledLibrary(Compiled):
         self._emulate, self._address = emulate, address
         self._metadata = read_metadata(path)
         self.facts = {"bytes": self._metadata.file_bytes}
-        self.source_sha256 = self._metadata.source_sha256
+        self.source_sha256, self.info = self._metadata.source_sha256, self._metadata.info
         self.shapes = [(f.batch, f.seq_len) for f in self._metadata.functions]
+
+    def tokenizer(self) -> dict[str, bytes] | None:
+        from ..runtime.library import tokenizer_files
+
+        return tokenizer_files(self._metadata)
 
     def code(self) -> list[Check]:
         from ..runtime.emulated_engine import target_of
@@ -132,6 +145,7 @@ class CompiledPackage(Compiled):
     """
 
     def __init__(self, path: Path, emulate: bool, scratch: Path) -> None:
+        from ..runtime.package_engine import package_metadata
         from ..targets import get_target
         from ..targets.bare_metal import read_package
 
@@ -142,6 +156,7 @@ class CompiledPackage(Compiled):
         self._objects: tuple[Path, ...] = ()
         self.facts = {"manifest": MANIFEST}
         self.source_sha256 = str(document["source_sha256"])
+        self.info = package_metadata(path, document).info
         self.shapes = [(int(f["batch"]), int(f["seq_len"])) for f in document["functions"]]
 
     def code(self) -> list[Check]:

@@ -34,7 +34,11 @@ def make_quantized() -> QuantizedModel:
     info["inputs"] = ["input_ids", "attention_mask"]
     info["outputs"] = [{"name": "sentence_embedding", "value": "pool", "kind": "embedding"}]
     from ibert_tvm.model.model_info import ModelInfo
+    from ibert_tvm.model.tokenization import Tokenizer
+    from ibert_tvm.model.tokenizer_behaviour import behaviour
 
+    tokenizer = {"vocab.txt": "\n".join(VOCABULARY).encode()}
+    info["tokenizer_behaviour"] = behaviour(Tokenizer(tokenizer))
     return QuantizedModel(
         program=read_program(builder.get()),
         parameters={"emb.weight": tiny.table, "emb.multiplier": np.array([9], np.int32)},
@@ -44,7 +48,7 @@ def make_quantized() -> QuantizedModel:
             "outputs": [{"name": "sentence_embedding", "scale": 0.5 / 16}],
             "calibration": {"texts": 3},
         },
-        tokenizer={"vocab.txt": "\n".join(VOCABULARY).encode()},
+        tokenizer=tokenizer,
     )
 
 

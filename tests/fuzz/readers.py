@@ -202,7 +202,7 @@ def _seal_again(files: Files, _rng: random.Random) -> Files:
 
 def _read_library(folder: Path) -> object:
     from ibert_tvm.model.tokenization import Tokenizer
-    from ibert_tvm.runtime.library import _inflated
+    from ibert_tvm.runtime.library import tokenizer_files
     from ibert_tvm.runtime.library_file import read_metadata, read_weights
 
     file = folder / "model.so"
@@ -210,8 +210,9 @@ def _read_library(folder: Path) -> object:
     weights = read_weights(file, 0, min(metadata.weight_bytes, 2**20))
     tokens = None
     if metadata.tokenizer:
-        files = {name: _inflated(name, text) for name, text in metadata.tokenizer.items()}
-        tokens = Tokenizer(files).encode(["hello big world"], 8).input_ids.tolist()
+        tokens = (
+            Tokenizer(tokenizer_files(metadata)).encode(["hello big world"], 8).input_ids.tolist()
+        )
     # What follows the file is its path and its own size.
     stated = {key: value for key, value in vars(metadata).items() if key != "path"}
     return repr(stated), hashlib.sha256(weights).hexdigest(), tokens

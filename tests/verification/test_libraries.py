@@ -23,7 +23,7 @@ from ibert_tvm.verification import Certificate, verify
 from tests.artefact.conftest import make_quantized
 from tests.cli.conftest import ibert as ibert_command  # noqa: F401  (a fixture)
 
-LIBRARY_CHECKS = ["digests", "no floating point", "intervals", "same bits"]
+LIBRARY_CHECKS = ["digests", "tokenizer", "no floating point", "intervals", "same bits"]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_library(folder: Path, libraries: dict[str, Path], runtime: str) -> No
     assert [check.name for check in certificate.checks] == LIBRARY_CHECKS
     assert certificate.sha256 == files_sha256([path])
     assert certificate.model_sha256 == files_sha256([folder / "manifest.json"])
-    _, code, intervals, bits = (check.facts for check in certificate.checks)
+    _, _, code, intervals, bits = (check.facts for check in certificate.checks)
     assert code["instructions"] > 100
     assert (intervals["values"], intervals["numbers"]) == (2, "without bounds")
     assert (bits["inputs"], bits["shapes"]) == (6, ["1x8", "2x4"])
@@ -73,8 +73,8 @@ def test_every_target_has_the_same_digest(folder: Path, libraries: dict[str, Pat
 def test_a_folder(folder: Path) -> None:
     certificate = verify(folder)
     assert certificate.passed
-    assert [check.name for check in certificate.checks] == ["digests", "intervals"]
-    assert set(certificate.checks[1].facts["bits"]) == {"emb", "pool"}
+    assert [check.name for check in certificate.checks] == ["digests", "tokenizer", "intervals"]
+    assert set(certificate.checks[2].facts["bits"]) == {"emb", "pool"}
 
 
 def test_one_bit(folder: Path, libraries: dict[str, Path], tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_the_command(
     words = ("verify", libraries["none"], "--model", folder, "--inputs", "4", "-o", output)
     outcome = ibert_command(*words)
     assert outcome.code == 0, outcome.stderr
-    assert [line.partition(": passed")[0] for line in outcome.stdout.splitlines()[2:]][:4] == (
+    assert [line.partition(": passed")[0] for line in outcome.stdout.splitlines()[2:]][:5] == (
         LIBRARY_CHECKS
     )
     document = json.loads(output.read_text())
