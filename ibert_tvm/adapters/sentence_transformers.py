@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +21,8 @@ require_package("sentence_transformers", __name__)
 
 import torch  # noqa: E402
 from sentence_transformers.base.modules import InputModule  # noqa: E402
+
+from .transformers import tokenizer_of  # noqa: E402
 
 
 class IbertModule(InputModule):
@@ -40,6 +43,8 @@ class IbertModule(InputModule):
         As `Encoder` raises.
     """
 
+    config_keys = ["max_seq_length"]  # noqa: RUF012 (the package's own declaration)
+
     def __init__(self, model: str | os.PathLike[str] | Encoder, **options: Any) -> None:
         super().__init__()
         self.encoder = model if isinstance(model, Encoder) else Encoder(model, **options)
@@ -51,22 +56,48 @@ class IbertModule(InputModule):
                 todo="give a model with the head sentence_transformer",
             )
 
-    @property
+    @functools.cached_property
     def tokenizer(self) -> Any:
-        """The model's tokenizer, of this package."""
-        return self.encoder.tokenizer
+        """The model's tokenizer, as one of transformers; `preprocess` uses this package's."""
+        return tokenizer_of(self.encoder)
+
+    @property
+    def processor(self) -> Any:
+        """The same, as sentence-transformers calls it."""
+        return self.tokenizer
 
     @property
     def max_seq_length(self) -> int:
-        """Tokens that texts are cut off at."""
+        """Tokens that texts are cut off at; a `UsageError` where so many were not compiled."""
         return self.encoder.max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, tokens: int) -> None:
+        self.encoder.max_seq_length = tokens
+        self.__dict__.pop("tokenizer", None)  # it has the length, too
+
+    def on_model_ready(self, model: Any) -> None:
+        """Give a `SentenceTransformer` the prompts of the source, as far as it has no others."""
+        model.prompts.update(
+            {
+                name: text
+                for name, text in self.encoder.prompts.items()
+                if not model.prompts.get(name)
+            }
+        )
+        if model.default_prompt_name is None:
+            model.default_prompt_name = self.encoder.default_prompt_name
 
     def get_embedding_dimension(self) -> int | None:
         """Channels of the vectors; None where only tokens have some."""
         return self.encoder.embedding_size
 
     def preprocess(
-        self, inputs: Sequence[Any], prompt: str | None = None, **_options: Any
+        self,
+        inputs: Sequence[Any],
+        prompt: str | None = None,
+        processing_kwargs: Any = None,
+        **_options: Any,
     ) -> dict[str, Any]:
         """Tokens of texts.
 
@@ -76,6 +107,8 @@ class IbertModule(InputModule):
             The texts.
         prompt
             What is put before every text.
+        processing_kwargs
+            Refused: these are arguments of a tokenizer of transformers.
 
         Returns
         -------
@@ -86,9 +119,22 @@ class IbertModule(InputModule):
         ------
         InputError
             If a text is no text.
+        UsageError
+            If there are `processing_kwargs`.
         """
-        texts = self._prepend_prompt(list(inputs), prompt) if prompt else list(inputs)
-        batch = self.tokenizer.encode(texts, self.max_seq_length, allow_empty=True)
+        if processing_kwargs:
+            raise UsageError(
+                "processing_kwargs has no meaning for a compiled model",
+                why="they are arguments of a tokenizer of transformers, and its own takes none",
+                todo="leave processing_kwargs out; max_seq_length can be set",
+            )
+        texts = list(inputs)
+        if prompt:
+            texts = [
+                (prompt + text[0], *text[1:]) if isinstance(text, tuple) else prompt + text
+                for text in texts
+            ]
+        batch = self.encoder.tokenizer.encode(texts, self.max_seq_length, allow_empty=True)
         names = {"attention_mask", *(r.name for r in self.encoder.library.metadata.inputs)}
         return {name: torch.from_numpy(array) for name, array in batch.inputs([*names]).items()}
 

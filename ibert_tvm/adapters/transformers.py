@@ -143,15 +143,15 @@ def pipeline(task: str, model: str | os.PathLike[str] | Encoder, **options: Any)
     return transformers.pipeline(
         task,
         model=IbertModel(encoder, encoder.output_name(method), result),
-        tokenizer=_tokenizer_of(encoder),
+        tokenizer=tokenizer_of(encoder),
         device="cpu",
         pipeline_class=kind,
         **options,
     )
 
 
-def _tokenizer_of(encoder: Encoder) -> Any:
-    """The model's tokenizer as one of transformers."""
+def tokenizer_of(encoder: Encoder) -> Any:
+    """Return the model's tokenizer as a `transformers.PreTrainedTokenizerFast`."""
     own = encoder.tokenizer.fast_copy()
     names = [record.name for record in encoder.library.metadata.inputs]
     # Pipelines ask for the unknown token, and leave special ones out of entities.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import InputError, UsageError, check_choice
+from ..common.errors import InputError, LibraryError, UsageError, check_choice
 from ..common.types import Array
 from ..frontend.sources import is_source
 from ..model.heads import KINDS, heads_with, kinds_of
@@ -97,14 +97,8 @@ class Encoder:
                 path = prepared_library(path, Options(target, head, max_seq_length))
             self.library = load_library(path, num_threads=num_threads, device=device)
         metadata = self.library.metadata
+        self._loaded_with: dict[str, Any] = {"num_threads": num_threads, "device": device}
         self.max_seq_length = max_seq_length or metadata.max_seq_len
-        if not 0 < self.max_seq_length <= metadata.max_seq_len:
-            raise UsageError(
-                f"texts cannot be cut off at {self.max_seq_length} tokens",
-                where=str(metadata.path),
-                why=f"the longest compiled length is {metadata.max_seq_len}",
-                todo="give a max_seq_length up to it, or compile with a larger --seq-len",
-            )
         if metadata.info.image_size is not None or self.library.tokenizer is None:
             raise UsageError(
                 "the model cannot take texts",
@@ -118,9 +112,41 @@ class Encoder:
         self.prompts = dict(metadata.info.prompts)
         self.default_prompt_name = metadata.info.default_prompt_name
 
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens that texts are cut off at; a `UsageError` where so many were not compiled."""
+        return self._max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, tokens: int) -> None:
+        metadata = self.library.metadata
+        if type(tokens) is not int or not 0 < tokens <= metadata.max_seq_len:
+            raise UsageError(
+                f"texts cannot be cut off at {tokens} tokens",
+                where=str(metadata.path),
+                why=f"the longest compiled length is {metadata.max_seq_len}",
+                todo="give a max_seq_length up to it, or compile with a larger --seq-len",
+            )
+        self._max_seq_length = tokens
+
     def close(self) -> None:
         """Wait for calls that run, and let go of all buffers; later calls are refused."""
         self.library.close()
+
+    def _copied(self, _memo: object = None) -> Encoder:
+        """An encoder with settings of its own, which runs the same library."""
+        copied = object.__new__(Encoder)
+        copied.__dict__ = {**self.__dict__, "prompts": dict(self.prompts)}
+        return copied
+
+    __copy__ = __deepcopy__ = _copied
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path of the library, with its digest, and not its code."""
+        metadata = self.library.metadata
+        options = {**self._loaded_with, "max_seq_length": self.max_seq_length}
+        state = {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
+        return _loaded_again, (str(metadata.path.absolute()), metadata.digest, options), state
 
     def __enter__(self) -> Encoder:
         return self
@@ -555,6 +581,20 @@ class Encoder:
             values = self.library.run(**given)[name]
             results += [row[: len(w.ids)] for row, w in zip(values, chosen, strict=True)]
         return results
+
+
+def _loaded_again(path: str, digest: str, options: dict[str, Any]) -> Encoder:
+    """An encoder that was pickled, of the same library."""
+    encoder = Encoder(path, **options)
+    if encoder.library.metadata.digest != digest:
+        encoder.close()
+        raise LibraryError(
+            "the encoder cannot be unpickled",
+            where=path,
+            why="the file is not the one that it was pickled with",
+            todo="make the encoder anew: Encoder(PATH)",
+        )
+    return encoder
 
 
 def _check_size(batch_size: int) -> None:

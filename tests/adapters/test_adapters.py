@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import subprocess
 import sys
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +165,47 @@ def test_sentence_transformers_has_a_module(
     assert [hit["corpus_id"] for hit in found[0]] == list(np.argsort(-cosines)[:2])
     with messages.raises(UsageError):
         model.save_pretrained(str(tmp_path / "saved"))
+
+
+@pytest.mark.slow
+def test_sentence_transformers_treats_the_module_as_its_own(
+    encoder: Encoder, messages: Messages
+) -> None:
+    needs("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+
+    from ibert_tvm.adapters.sentence_transformers import IbertModule
+
+    model = SentenceTransformer(modules=[IbertModule(encoder.library.metadata.path)], device="cpu")
+    assert len(model.tokenizer) == len(model.processor) == len(VOCABULARY)
+    ids = model.tokenizer(TEXTS, padding=True, return_tensors="np")["input_ids"]
+    np.testing.assert_array_equal(ids, model.preprocess(TEXTS)["input_ids"].numpy())
+    assert repr(model[0]) == "IbertModule({'max_seq_length': 16})"
+    # Prompts are the source's, unless the caller has others.
+    np.testing.assert_array_equal(model.encode_query(TEXTS), encoder.encode_query(TEXTS))
+    np.testing.assert_array_equal(model.encode_document(TEXTS), encoder.encode_document(TEXTS))
+    other = SentenceTransformer(modules=[IbertModule(encoder)], prompts={"query": "hello "})
+    assert other.prompts["query"] == "hello " and other.prompts["document"] == "big "
+    pairs = [("big", "hello"), ("small", "world")]
+    prompted = [("big big", "hello"), ("big small", "world")]
+    np.testing.assert_array_equal(
+        model.preprocess(pairs, prompt="big ")["input_ids"], model.preprocess(prompted)["input_ids"]
+    )
+    copied, pickled = deepcopy(model), pickle.loads(pickle.dumps(model))
+    model.max_seq_length = 4
+    assert model.tokenizer.model_max_length == 4
+    long = "hello world big small big"
+    shorter = Encoder(encoder.library, max_seq_length=4).encode(long)
+    np.testing.assert_array_equal(model.encode(long), shorter)
+    for same in (copied, pickled):
+        assert (same.max_seq_length, same.prompts) == (16, model.prompts)
+        np.testing.assert_array_equal(same.encode(long), encoder.encode(long))
+    assert encoder.max_seq_length == 16
+    for tokens in (17, 0, None):
+        with messages.raises(UsageError):
+            model.max_seq_length = tokens
+    with messages.raises(UsageError):
+        model.encode(long, processing_kwargs={"text": {"max_length": 4}})
 
 
 @pytest.mark.slow

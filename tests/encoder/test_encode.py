@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
+import pickle
 import random
 from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ibert_tvm import Encoder, load_library
-from ibert_tvm.common.errors import InputError, UsageError
+from ibert_tvm.common.errors import InputError, LibraryError, UsageError
 from ibert_tvm.compiler import compile as compile_model
 from ibert_tvm.runtime import Library
 from tests.cache import cached, version_of
-from tests.encoder.small_encoders import WORDS, bert
+from tests.encoder.small_encoders import WORDS, bert, tiny
 from tests.snapshots import Messages
 
 Make = Callable[..., Encoder]
@@ -125,6 +129,28 @@ def test_a_text_that_is_too_long_is_cut_off_and_said(
     assert caplog.messages == ["1 of 2 texts were cut off at 16 tokens"]
     shorter = Encoder(tiny.library, max_seq_length=5)
     np.testing.assert_array_equal(shorter.encode("big " * 99), shorter.encode("big big big"))
+
+
+def test_a_copy_has_its_own_settings_and_a_pickle_the_same_library(
+    tmp_path: Path, messages: Messages
+) -> None:
+    model = tiny("embedding", prompts={"query": "small "}, default_prompt_name="query")
+    path = model.build(tmp_path / "model.so")
+    encoder = Encoder(path)
+    long, expected = "big " * 14, encoder.encode("big " * 14)
+    copied = deepcopy(encoder)
+    assert copied.library is encoder.library
+    encoder.max_seq_length, encoder.prompts["query"], encoder.default_prompt_name = 5, "", None
+    np.testing.assert_array_equal(copied.encode(long), expected)
+    stored = pickle.dumps(encoder)
+    loaded = pickle.loads(stored)
+    assert (loaded.max_seq_length, loaded.prompts, loaded.default_prompt_name) == (
+        5, {"query": ""}, None,
+    )  # fmt: skip
+    np.testing.assert_array_equal(loaded.encode(long), encoder.encode(long))
+    os.replace(tiny("classes").build(tmp_path / "other.so"), path)
+    with messages.raises(LibraryError):
+        pickle.loads(stored)
 
 
 def test_a_bar_is_shown_on_demand(encoder: Make, capfd: pytest.CaptureFixture[str]) -> None:
