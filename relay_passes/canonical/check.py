@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir import Op
 
-from ..dialect.calls import infer_type, operands_of, record_of, register
+from ..dialect.calls import bindings, infer_type, operands_of, record_of, register
 from . import operators  # noqa: F401  (defines the records)
 from .errors import CanonicalError
 from .operator import FLOAT, INDEX, OPERATORS
@@ -92,10 +92,9 @@ def canonical_calls(module: tvm.IRModule) -> Iterator[tuple[relax.Var, relax.Cal
     tuple of (relax.Var, relax.Call)
         The bound variable and its call.
     """
-    for block in main_function(module).body.blocks:
-        for binding in block.bindings:
-            if is_canonical(binding.value):
-                yield binding.var, binding.value
+    for binding in bindings(main_function(module)):
+        if is_canonical(binding.value):
+            yield binding.var, binding.value
 
 
 def output_fields(function: relax.Function) -> list[relax.Expr]:
@@ -110,8 +109,7 @@ def output_fields(function: relax.Function) -> list[relax.Expr]:
 def _aliases(function: relax.Function) -> dict[relax.Var, relax.Expr]:
     return {
         binding.var: binding.value
-        for block in function.body.blocks
-        for binding in block.bindings
+        for binding in bindings(function)
         if isinstance(binding.value, (relax.Var, relax.Tuple))
     }
 
@@ -186,10 +184,9 @@ def check_canonical(module: tvm.IRModule) -> None:
     defined = set(function.params)
     mask_candidates = set(function.params[:inputs])
     seen: set[str] = set()
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            _check_binding(binding, defined, mask_candidates, seen)
-            defined.add(binding.var)
+    for binding in bindings(function):
+        _check_binding(binding, defined, mask_candidates, seen)
+        defined.add(binding.var)
     _check_outputs(function)
     try:
         relax.analysis.well_formed(module)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tvm import te, tirx
 
-from ..integer.domain import HeadStages, Windowed
+from ..integer.domain import EntryAt, Heads, Shape, Windowed
 from ..integer.operator import per_channel
 from ..spec.arithmetic import Arithmetic
 from ..spec.parts import high_part, joined, low_part
@@ -24,7 +24,7 @@ _INT8_MINIMUM = -128
 _UNSIGNED_OFFSET = 128
 
 
-class KernelHeads(HeadStages[Stage]):
+class KernelHeads(Heads[Stage]):
     """See the module, and `ibert_tvm.relay_passes.integer.domain.Heads`."""
 
     domain: KernelBlocks
@@ -213,7 +213,7 @@ class KernelHeads(HeadStages[Stage]):
 
     # -- stages ---------------------------------------------------------------------------------
 
-    def weights(self, name: str, entry: Callable[..., Value], largest: int) -> Stage:
+    def weights(self, name: str, entry: EntryAt, largest: int) -> Stage:
         """Bytes of the signedness that the instruction takes, offset where it must be."""
         dtype, offset = _byte_operand(self.shape)
 
@@ -346,7 +346,7 @@ class _Shape:
 
 def _sum(
     name: str,
-    shape: tuple[int, ...],
+    shape: Shape,
     extent: int,
     entry: Callable[..., Expr],
     bounds: tuple[int, int],
@@ -416,14 +416,7 @@ def _pack(
             return x.tensor(batch, head, token, channel)
         return x.tensor(batch * seq_len + token, shape.key_channel(head, channel))
 
-    def entry(
-        batch: Expr,
-        head: Expr,
-        block: Expr,
-        chunk: Expr,
-        lane: Expr,
-        inner: Expr,
-    ) -> Expr:
+    def entry(batch: Expr, head: Expr, block: Expr, chunk: Expr, lane: Expr, inner: Expr) -> Expr:
         column, depth = block * lanes + lane, chunk * step + inner
         token, channel = (depth, column) if columns else (column, depth)
         if shape.whole:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from tvm import te
 
-from ..spec.values import Ranged, Value, trace
+from ..integer.domain import EntryAt, Shape
+from ..spec.values import Ranged, trace
 from .layout import KernelLayout
 from .stage import Expr, Stage, expression
 
@@ -55,13 +55,11 @@ class KernelBlocks:
         """Value of an expression that the specification did not make."""
         return Ranged(low, high, expr, arithmetic=self.arithmetic)
 
-    def trace(self, entry: Callable[..., Value], *index: Expr) -> Ranged:
+    def trace(self, entry: EntryAt, *index: Expr) -> Ranged:
         """Expression of one entry, with the let-bindings that it needs."""
         return trace(entry, *index, arithmetic=self.arithmetic)
 
-    def define(
-        self, name: str, shape: tuple[int, ...], entry: Callable[..., Value], dtype: str = ""
-    ) -> Stage:
+    def define(self, name: str, shape: Shape, entry: EntryAt, dtype: str = "") -> Stage:
         """Define a block that computes entry by entry."""
         bounds: list[Ranged] = []
 

@@ -13,7 +13,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ..errors import LoweringError
-from ..integer.domain import Entry, Windowed
+from ..integer.domain import Entry, EntryAt, Shape, Windowed
 from ..integer.intervals import accumulator_bounds, check_sum, sum_bounds
 from ..spec import short_layer_norm
 from ..spec.values import INT32, Condition, Ranged, Value, ranged
@@ -54,55 +54,46 @@ class KernelDomain(KernelBlocks):
 
     # -- stages ---------------------------------------------------------------------------------
 
-    def sum(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        extent: int,
-        entry: Callable[..., Value],
-        dtype: str = "",
-    ) -> Stage:
-        """Define a block that reduces."""
-        bounds: list[Ranged] = []
-        k = te.reduce_axis((0, extent), name="k")
+    def sum(self, name: str, shape: Shape, extent: int, entry: EntryAt, dtype: str = "") -> Stage:
+        """Define a block that adds up."""
 
-        def compute(*index: Expr) -> Expr:
-            value = self.trace(entry, *index, k.var)
-            bounds.append(value)
+        def total(value: Ranged, k: tirx.IterVar) -> Expr:
             check_sum(name, value, extent, dtype or "int64")
-            total = Ranged(*sum_bounds(value, extent))
-            return te.sum(expression(value, dtype or total.dtype), axis=k)
+            kind = dtype or Ranged(*sum_bounds(value, extent)).dtype
+            return te.sum(expression(value, kind), axis=k)
 
-        tensor = te.compute(tuple(shape), compute, name=name)
-        return self.stage(tensor, *sum_bounds(bounds[0], extent))
+        tensor, value = self._reduced(name, shape, extent, entry, total)
+        return self.stage(tensor, *sum_bounds(value, extent))
 
-    def max(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        extent: int,
-        entry: Callable[..., Value],
-        dtype: str = "",
-    ) -> Stage:
+    def max(self, name: str, shape: Shape, extent: int, entry: EntryAt, dtype: str = "") -> Stage:
         """Define a block that takes the largest."""
-        bounds: list[Ranged] = []
-        k = te.reduce_axis((0, extent), name="k")
 
-        def compute(*index: Expr) -> Expr:
-            value = self.trace(entry, *index, k.var)
-            bounds.append(value)
+        def largest(value: Ranged, k: tirx.IterVar) -> Expr:
             return te.max(expression(value, dtype or value.dtype), axis=k)
 
-        tensor = te.compute(tuple(shape), compute, name=name)
-        return self.stage(tensor, bounds[0].low, bounds[0].high)
+        tensor, value = self._reduced(name, shape, extent, entry, largest)
+        return self.stage(tensor, value.low, value.high)
 
-    def square_sum(
+    def _reduced(
         self,
         name: str,
-        x: Callable[..., Value],
-        total: Stage | None,
-        mean: Stage | None,
-        shape: tuple[int, int],
+        shape: Shape,
+        extent: int,
+        entry: EntryAt,
+        reduce: Callable[[Ranged, tirx.IterVar], Expr],
+    ) -> tuple[te.Tensor, Ranged]:
+        """Tensor of a reduction, and what is known of an entry of it."""
+        entries: list[Ranged] = []
+        k = te.reduce_axis((0, extent), name="k")
+
+        def compute(*index: Expr) -> Expr:
+            entries.append(self.trace(entry, *index, k.var))
+            return reduce(entries[0], k)
+
+        return te.compute(tuple(shape), compute, name=name), entries[0]
+
+    def square_sum(
+        self, name: str, x: EntryAt, total: Stage | None, mean: Stage | None, shape: tuple[int, int]
     ) -> Stage:
         """Square deviations; without vectors, what saves an operation per entry."""
         rows, channels = shape
@@ -129,7 +120,7 @@ class KernelDomain(KernelBlocks):
             "int64",
         )
 
-    def _grouped_squares(self, rows: int, channels: int, x: Callable[..., Value]) -> Stage:
+    def _grouped_squares(self, rows: int, channels: int, x: EntryAt) -> Stage:
         """Sum of squares, int64, of groups that fit 32 bits: one product and sum per entry."""
         largest = short_layer_norm.INPUT_LIMIT**2
         limit = min(_GROUP, INT32[1] // largest)

@@ -9,7 +9,7 @@ tensors (`ibert_tvm.train.numbers`), so there is no second domain that could dif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -18,7 +18,7 @@ from ..dialect.arrays import AnyArray, Integers
 from ..errors import RangeError
 from ..spec.short_softmax import VALUE_LIMIT
 from ..spec.values import not_equal
-from .domain import Comparison, Condition, Entry, HeadStages, Index, Windowed
+from .domain import Comparison, Condition, Domain, Entry, EntryAt, Heads, Index, Shape, Windowed
 from .operator import per_channel
 from .types import dtype_bounds
 
@@ -33,7 +33,7 @@ class Numbers(Protocol):
     def kind(self) -> type:
         """Type of an entry, as `numpy.ndarray.astype` takes it."""
 
-    def array(self, value: Entry, shape: tuple[int, ...]) -> Array:
+    def array(self, value: Entry, shape: Shape) -> Array:
         """Return an entry as an array of whole numbers of this shape."""
 
     def product(self, a: Array, b: Array, largest_a: int, largest_b: int) -> Array:
@@ -55,7 +55,7 @@ class NumpyNumbers:
     def __init__(self, kind: type = np.int64) -> None:
         self.kind = kind
 
-    def array(self, value: Entry, shape: tuple[int, ...]) -> Array:
+    def array(self, value: Entry, shape: Shape) -> Array:
         """Return the value as an array of a shape."""
         return np.broadcast_to(np.asarray(value, self.kind), shape)
 
@@ -121,7 +121,7 @@ class _Axis(np.ndarray):
         self.axis = None
 
 
-def mesh(shape: tuple[int, ...]) -> list[_Axis]:
+def mesh(shape: Shape) -> list[_Axis]:
     """Return the indices of all axes as arrays that broadcast; each knows its ``axis``."""
     axes = []
     for axis, extent in enumerate(shape):
@@ -140,7 +140,7 @@ class ArrayTensor:
         self.array, self.dtype, self._numbers = array, dtype, numbers
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Extents."""
         return self.array.shape
 
@@ -177,7 +177,7 @@ def _plain(index: object) -> Array:
     return np.asarray(index) if known else cast(Array, index)
 
 
-class ArrayDomain:
+class ArrayDomain(Domain[ArrayTensor]):
     """See the module, and `ibert_tvm.relay_passes.integer.domain`.
 
     Parameters
@@ -193,11 +193,7 @@ class ArrayDomain:
     """
 
     def __init__(
-        self,
-        batch: int,
-        where: str,
-        numbers: Numbers,
-        stages: dict[str, ArrayTensor] | None = None,
+        self, batch: int, where: str, numbers: Numbers, stages: dict[str, ArrayTensor] | None = None
     ) -> None:
         self.batch, self.where, self.numbers, self._stages = batch, where, numbers, stages
 
@@ -208,19 +204,12 @@ class ArrayDomain:
             self._stages[name] = tensor
         return tensor
 
-    def define(
-        self, name: str, shape: tuple[int, ...], entry: Callable[..., Entry], dtype: str = ""
-    ) -> ArrayTensor:
+    def define(self, name: str, shape: Shape, entry: EntryAt, dtype: str = "") -> ArrayTensor:
         """Apply the function to the mesh."""
         return self.stage(name, self.numbers.array(entry(*mesh(shape)), shape), dtype)
 
     def sum(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        extent: int,
-        entry: Callable[..., Entry],
-        dtype: str = "",
+        self, name: str, shape: Shape, extent: int, entry: EntryAt, dtype: str = ""
     ) -> ArrayTensor:
         """Sum over the last axis of the mesh."""
         whole = (*shape, extent)
@@ -228,33 +217,12 @@ class ArrayDomain:
         return self.stage(name, terms.sum(axis=-1), dtype)
 
     def max(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        extent: int,
-        entry: Callable[..., Entry],
-        dtype: str = "",
+        self, name: str, shape: Shape, extent: int, entry: EntryAt, dtype: str = ""
     ) -> ArrayTensor:
         """Largest of the last axis of the mesh."""
         whole = (*shape, extent)
         terms = self.numbers.array(entry(*mesh(whole)), whole)
         return self.stage(name, terms.max(axis=-1), dtype)
-
-    def square_sum(
-        self,
-        name: str,
-        x: Callable[..., Entry],
-        total: ArrayTensor | None,
-        mean: ArrayTensor | None,
-        shape: tuple[int, int],
-    ) -> ArrayTensor:
-        """As it says: deviations, squared and added up."""
-
-        def square(row: Index, k: Index) -> Entry:
-            deviation = x(row, k) if mean is None else x(row, k) - mean[row]
-            return deviation * deviation
-
-        return self.sum(name, shape[:1], shape[1], square)
 
     def linear(self, x: ArrayTensor, weight: ArrayTensor, bias: ArrayTensor) -> ArrayTensor:
         """Multiply exactly."""
@@ -332,7 +300,7 @@ class ArrayDomain:
         return dtype_bounds(tensor.dtype)
 
 
-class _ArrayHeads(HeadStages[ArrayTensor]):
+class _ArrayHeads(Heads[ArrayTensor]):
     """Operands of attention by heads, [b, H, s, ...]."""
 
     domain: ArrayDomain
@@ -392,7 +360,7 @@ class _ArrayHeads(HeadStages[ArrayTensor]):
         """Q K^T."""
         return self._products
 
-    def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> ArrayTensor:
+    def weights(self, name: str, entry: EntryAt, largest: int) -> ArrayTensor:
         """[b, H, s, s]."""
         return self.per_score(name, entry)
 
@@ -404,16 +372,14 @@ class _ArrayHeads(HeadStages[ArrayTensor]):
         """Sum of the last axis."""
         return self.domain.stage(name, x.array.sum(axis=-1), "int32")
 
-    def context(self, weights: ArrayTensor, largest: int) -> Callable[..., Entry]:
+    def context(self, weights: ArrayTensor, largest: int) -> EntryAt:
         """P V."""
         largest_value = VALUE_LIMIT if self.wide_values else 128
         product = self._by_head(weights.array, self.v, largest, largest_value)
         stage = self.domain.stage("context", product, "int32")
         return lambda b, h, i, d: stage[b, h, i, d]
 
-    def output(
-        self, entry: Callable[..., Entry], multiplier: ArrayTensor, dtype: str
-    ) -> ArrayTensor:
+    def output(self, entry: EntryAt, multiplier: ArrayTensor, dtype: str) -> ArrayTensor:
         """[b s, H D]."""
 
         def channel(b: Index, h: Index, i: Index, d: Index) -> Entry:

@@ -16,6 +16,7 @@ and compared; what an index is differs from domain to domain, so a body turns on
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -54,6 +55,9 @@ Index: TypeAlias = IndexExpression | int
 """An index of a stage: an array, a TIR variable or an expression of it, or any place at all."""
 Entry: TypeAlias = EntryExpression | int
 """A value of the specification."""
+EntryAt: TypeAlias = Callable[..., Entry]
+"""Gives the value at the indices of a stage."""
+Shape: TypeAlias = tuple[int, ...]
 Comparison: TypeAlias = object
 """A comparison of indices, which `Domain.condition` turns into a condition."""
 Condition: TypeAlias = object
@@ -64,7 +68,7 @@ class Tensor(Protocol):
     """An operand or a stage."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """Static extents."""
 
     @property
@@ -100,11 +104,43 @@ class Windowed(Protocol):
         """Whether a key can be too far from its query."""
 
 
-class Heads(Protocol[T]):
+class Stages(Protocol[_T_co]):
+    """Where stages are defined."""
+
+    def define(self, name: str, shape: Shape, entry: EntryAt, dtype: str = "") -> _T_co:
+        """Define a stage entry by entry.
+
+        Parameters
+        ----------
+        name
+            Of the block in emitted code, and of the interval in a report of ranges.
+        shape
+            Extents.
+        entry
+            Takes as many indices, returns a value.
+        dtype
+            Storage type; the narrowest of int32 and int64 where it is left out.
+        """
+
+
+class Heads(ABC, Generic[T]):
     """Attention's view of its operands: queries, keys and values by (sequence, head, row, column).
 
     Rows and keys may be padded to whole register tiles; entries beyond the true sizes count for
     nothing. Stages of a row have the indices ``b, h, i``, those of a score ``b, h, i, j``.
+
+    Parameters
+    ----------
+    domain
+        Of the body.
+    attention
+        The operator.
+    operands
+        By name.
+    leading
+        Sequences and heads.
+    rows, keys
+        Extents of stages.
 
     Attributes
     ----------
@@ -122,93 +158,7 @@ class Heads(Protocol[T]):
 
     score_bounds: tuple[int, int]
     value_bounds: tuple[int, int]
-    wide_values: bool
     key_count: int
-    has_bias: bool
-    has_window: bool
-
-    def kept_key(self, batch: Index, key: Index) -> Condition:
-        """Whether a key counts, as far as that depends on the key alone: a condition."""
-
-    def in_window(self, batch: Index, query: Index, key: Index) -> Condition:
-        """Whether a query may see a key, by what depends on both: a condition."""
-
-    def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
-        """What is added to a score."""
-
-    def products(self) -> T:
-        """Define Q K^T, [batch, heads, rows, keys], which may lack `key_correction`."""
-
-    def key_correction(self, batch: Index, head: Index, key: Index) -> Entry:
-        """What a product of this key lacks to be the score; 0 where operands carry no offset."""
-
-    def exact_score(
-        self, products: T, batch: Index, head: Index, query: Index, key: Index
-    ) -> Entry:
-        """One of the products, corrected."""
-
-    def per_key(self, name: str, entry: Callable[..., Entry]) -> T:
-        """Define a stage [batch, heads, keys], int32."""
-
-    def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> T:
-        """Define a stage [batch, heads, rows]."""
-
-    def per_score(self, name: str, entry: Callable[..., Entry]) -> T:
-        """Define a stage [batch, heads, rows, keys], int32."""
-
-    def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> T:
-        """Define the bytes 0..`largest` that V is multiplied with, [batch, heads, rows, keys]."""
-
-    def row_max(self, name: str, scores: T) -> T:
-        """Define the maximum over the keys of a row, [batch, heads, rows]."""
-
-    def row_sum(self, name: str, x: T, largest: int) -> T:
-        """Define the sum over the keys of a row of entries 0..`largest`, [batch, heads, rows]."""
-
-    def context(self, weights: T, largest: int) -> Callable[..., Entry]:
-        """``sum_j weights[b, h, i, j] v[b, h, j, d]`` as a function of b, h, i, d."""
-
-    def output(self, entry: Callable[..., Entry], multiplier: T, dtype: str) -> T:
-        """Define the result by ``entry(b, h, i, d, factor)``, factor being the channel's."""
-
-
-class Stages(Protocol[_T_co]):
-    """Where stages are defined."""
-
-    def define(
-        self, name: str, shape: tuple[int, ...], entry: Callable[..., Entry], dtype: str = ""
-    ) -> _T_co:
-        """Define a stage entry by entry.
-
-        Parameters
-        ----------
-        name
-            Of the block in emitted code, and of the interval in a report of ranges.
-        shape
-            Extents.
-        entry
-            Takes as many indices, returns a value.
-        dtype
-            Storage type; the narrowest of int32 and int64 where it is left out.
-        """
-
-
-class HeadStages(Generic[T]):
-    """What the views of all domains share: stages by head, and the terms that operands bring.
-
-    Parameters
-    ----------
-    domain
-        Of the body.
-    attention
-        The operator.
-    operands
-        By name.
-    leading
-        Sequences and heads.
-    rows, keys
-        Extents of stages.
-    """
 
     def __init__(
         self,
@@ -229,7 +179,7 @@ class HeadStages(Generic[T]):
         self.leading, self.rows, self.keys = leading, rows, keys
 
     def bias(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
-        """All terms of a score."""
+        """What is added to a score: all terms."""
         return self.bias_of_places(batch, head, *self.places(batch, query, key))
 
     def bias_of_places(self, batch: Index, head: Index, query: Index, key: Index) -> Entry:
@@ -260,49 +210,71 @@ class HeadStages(Generic[T]):
         return self.table[row, key - query + self.table.shape[1] // 2]
 
     def key_correction(self, batch: Index, head: Index, key: Index) -> Entry:
-        """Nothing: only kernels multiply anything but what the operands hold."""
+        """What a product of this key lacks to be the score; 0 where operands carry no offset."""
         return 0
 
     def exact_score(
         self, products: T, batch: Index, head: Index, query: Index, key: Index
     ) -> Entry:
-        """The product."""
+        """One of the products, corrected."""
         return products[batch, head, query, key]
 
-    def define(
-        self, name: str, extents: tuple[int, ...], entry: Callable[..., Entry], dtype: str
-    ) -> T:
+    def define(self, name: str, extents: Shape, entry: EntryAt, dtype: str) -> T:
         """Define a stage [batch, heads, *extents]."""
         return self.domain.define(name, (*self.leading, *extents), entry, dtype)
 
-    def per_key(self, name: str, entry: Callable[..., Entry]) -> T:
-        """[batch, heads, keys]."""
+    def per_key(self, name: str, entry: EntryAt) -> T:
+        """Define a stage [batch, heads, keys], int32."""
         return self.define(name, (self.keys,), entry, "int32")
 
-    def per_row(self, name: str, entry: Callable[..., Entry], dtype: str) -> T:
-        """[batch, heads, rows]."""
+    def per_row(self, name: str, entry: EntryAt, dtype: str) -> T:
+        """Define a stage [batch, heads, rows]."""
         return self.define(name, (self.rows,), entry, dtype)
 
-    def per_score(self, name: str, entry: Callable[..., Entry]) -> T:
-        """[batch, heads, rows, keys]."""
+    def per_score(self, name: str, entry: EntryAt) -> T:
+        """Define a stage [batch, heads, rows, keys], int32."""
         return self.define(name, (self.rows, self.keys), entry, "int32")
+
+    @abstractmethod
+    def kept_key(self, batch: Index, key: Index) -> Condition:
+        """Whether a key counts, as far as that depends on the key alone: a condition."""
+
+    @abstractmethod
+    def in_window(self, batch: Index, query: Index, key: Index) -> Condition:
+        """Whether a query may see a key, by what depends on both: a condition."""
+
+    @abstractmethod
+    def products(self) -> T:
+        """Define Q K^T, [batch, heads, rows, keys], which may lack `key_correction`."""
+
+    @abstractmethod
+    def weights(self, name: str, entry: EntryAt, largest: int) -> T:
+        """Define the bytes 0..`largest` that V is multiplied with, [batch, heads, rows, keys]."""
+
+    @abstractmethod
+    def row_max(self, name: str, scores: T) -> T:
+        """Define the maximum over the keys of a row, [batch, heads, rows]."""
+
+    @abstractmethod
+    def row_sum(self, name: str, x: T, largest: int) -> T:
+        """Define the sum over the keys of a row of entries 0..`largest`, [batch, heads, rows]."""
+
+    @abstractmethod
+    def context(self, weights: T, largest: int) -> EntryAt:
+        """``sum_j weights[b, h, i, j] v[b, h, j, d]`` as a function of b, h, i, d."""
+
+    @abstractmethod
+    def output(self, entry: EntryAt, multiplier: T, dtype: str) -> T:
+        """Define the result by ``entry(b, h, i, d, factor)``, factor being the channel's."""
 
 
 class Domain(Stages[T], Protocol[T]):
     """The operations of a body, beside those of `ibert_tvm.relay_passes.spec.values`."""
 
-    @property
-    def batch(self) -> int:
-        """Sequences."""
+    batch: int
+    """Sequences."""
 
-    def sum(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        extent: int,
-        entry: Callable[..., Entry],
-        dtype: str = "",
-    ) -> T:
+    def sum(self, name: str, shape: Shape, extent: int, entry: EntryAt, dtype: str = "") -> T:
         """Define the sum over k < `extent` of ``entry(*indices, k)``.
 
         Raises
@@ -311,23 +283,11 @@ class Domain(Stages[T], Protocol[T]):
             If a partial sum, in any order, might leave `dtype`, or 64 bits where it is left out.
         """
 
-    def max(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        extent: int,
-        entry: Callable[..., Entry],
-        dtype: str = "",
-    ) -> T:
+    def max(self, name: str, shape: Shape, extent: int, entry: EntryAt, dtype: str = "") -> T:
         """Define the maximum over k < `extent` of ``entry(*indices, k)``."""
 
     def square_sum(
-        self,
-        name: str,
-        x: Callable[..., Entry],
-        total: T | None,
-        mean: T | None,
-        shape: tuple[int, int],
+        self, name: str, x: EntryAt, total: T | None, mean: T | None, shape: tuple[int, int]
     ) -> T:
         """Define the sum over each row of ``(x[row, channel] - mean[row])^2``, as it is cheapest.
 
@@ -344,6 +304,12 @@ class Domain(Stages[T], Protocol[T]):
         shape
             [rows, channels].
         """
+
+        def square(row: Index, k: Index) -> Entry:
+            deviation = x(row, k) if mean is None else x(row, k) - mean[row]
+            return deviation * deviation
+
+        return self.sum(name, shape[:1], shape[1], square, "int64")
 
     def linear(self, x: T, weight: T, bias: T) -> T:
         """Define ``x weight^T + bias``: 8-bit [M, K] and [N, K], int32 [N] and [M, N]."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from ..dialect.arrays import Integers
 from ..errors import LoweringError, RangeError
 from ..spec.values import INT32, Condition, Ranged, ranged
-from .domain import Comparison, Entry, HeadStages, Index, Windowed
+from .domain import Comparison, Domain, Entry, EntryAt, Heads, Index, Shape, Windowed
 from .operator import per_channel
 from .types import dtype_bounds
 
@@ -127,7 +127,7 @@ class IntervalTensor:
     """
 
     def __init__(
-        self, value: Ranged, shape: tuple[int, ...], dtype: str, array: Integers | None = None
+        self, value: Ranged, shape: Shape, dtype: str, array: Integers | None = None
     ) -> None:
         self.value = value
         self.shape = shape
@@ -138,7 +138,7 @@ class IntervalTensor:
         return self.value
 
 
-class IntervalDomain:
+class IntervalDomain(Domain[IntervalTensor]):
     """See the module, and `ibert_tvm.relay_passes.integer.domain`.
 
     Parameters
@@ -154,9 +154,7 @@ class IntervalDomain:
         self.checked = checked
         self.stages: dict[str, tuple[int, int]] = {}
 
-    def _stage(
-        self, name: str, value: Ranged, shape: tuple[int, ...], dtype: str
-    ) -> IntervalTensor:
+    def _stage(self, name: str, value: Ranged, shape: Shape, dtype: str) -> IntervalTensor:
         if dtype:
             low, high = dtype_bounds(dtype)
             if value.low < low or value.high > high:
@@ -168,19 +166,12 @@ class IntervalDomain:
         self.stages[name] = (value.low, value.high)
         return IntervalTensor(value, shape, dtype or value.dtype)
 
-    def define(
-        self, name: str, shape: tuple[int, ...], entry: Callable[..., Entry], dtype: str = ""
-    ) -> IntervalTensor:
+    def define(self, name: str, shape: Shape, entry: EntryAt, dtype: str = "") -> IntervalTensor:
         """Apply the function to any place."""
         return self._stage(name, ranged(entry(*(Place() for _ in shape))), shape, dtype)
 
     def sum(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        extent: int,
-        entry: Callable[..., Entry],
-        dtype: str = "",
+        self, name: str, shape: Shape, extent: int, entry: EntryAt, dtype: str = ""
     ) -> IntervalTensor:
         """Add up as many entries as there are."""
         value = ranged(entry(*(Place() for _ in shape), Place()))
@@ -188,32 +179,11 @@ class IntervalDomain:
         return self._stage(name, Ranged(*sum_bounds(value, extent)), shape, dtype)
 
     def max(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        extent: int,
-        entry: Callable[..., Entry],
-        dtype: str = "",
+        self, name: str, shape: Shape, extent: int, entry: EntryAt, dtype: str = ""
     ) -> IntervalTensor:
         """One of the entries."""
         value = ranged(entry(*(Place() for _ in shape), Place()))
         return self._stage(name, value, shape, dtype)
-
-    def square_sum(
-        self,
-        name: str,
-        x: Callable[..., Entry],
-        total: IntervalTensor | None,
-        mean: IntervalTensor | None,
-        shape: tuple[int, int],
-    ) -> IntervalTensor:
-        """Sum of squares."""
-
-        def square(row: Index, k: Index) -> Entry:
-            deviation = x(row, k) if mean is None else x(row, k) - mean[row]
-            return deviation * deviation
-
-        return self.sum(name, shape[:1], shape[1], square, "int64")
 
     def linear(
         self, x: IntervalTensor, weight: IntervalTensor, bias: IntervalTensor
@@ -311,7 +281,7 @@ class IntervalDomain:
         return tensor.value.low, tensor.value.high
 
 
-class _IntervalHeads(HeadStages[IntervalTensor]):
+class _IntervalHeads(Heads[IntervalTensor]):
     """Operands of attention at any sequence, head, query and key."""
 
     def __init__(
@@ -344,7 +314,7 @@ class _IntervalHeads(HeadStages[IntervalTensor]):
         """Scores of keys that count."""
         return self._stage("score", self._score)
 
-    def weights(self, name: str, entry: Callable[..., Entry], largest: int) -> IntervalTensor:
+    def weights(self, name: str, entry: EntryAt, largest: int) -> IntervalTensor:
         """Any query and key."""
         return self.define(name, (0, 0), entry, "uint8")
 
@@ -357,16 +327,14 @@ class _IntervalHeads(HeadStages[IntervalTensor]):
         check_sum(name, x.value, self.key_count, "int32")
         return self._stage(name, Ranged(*sum_bounds(x.value, self.key_count)))
 
-    def context(self, weights: IntervalTensor, largest: int) -> Callable[..., Entry]:
+    def context(self, weights: IntervalTensor, largest: int) -> EntryAt:
         """Sum over as many keys as there are."""
         entry = weights.value * self.v.value
         check_sum("context", entry, self.key_count, "int32")
         value = self._stage("context", Ranged(*sum_bounds(entry, self.key_count)))
         return lambda b, h, i, d: value.value
 
-    def output(
-        self, entry: Callable[..., Entry], multiplier: IntervalTensor, dtype: str
-    ) -> IntervalTensor:
+    def output(self, entry: EntryAt, multiplier: IntervalTensor, dtype: str) -> IntervalTensor:
         """Any entry of the result."""
         return self.define(
             "attended",

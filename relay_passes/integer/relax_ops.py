@@ -7,7 +7,15 @@ import re
 from tvm import IRModule, relax, tirx
 from tvm.ir import Op
 
-from ..dialect.calls import call_operator, operands_of, own_type, register, relax_type, types_of
+from ..dialect.calls import (
+    bindings,
+    call_operator,
+    operands_of,
+    own_type,
+    register,
+    relax_type,
+    types_of,
+)
 from ..errors import LoweringError
 from . import operators  # noqa: F401  (defines the records)
 from .operator import OPERATORS, Operator
@@ -54,13 +62,8 @@ def multiply_accumulates(function: relax.Function) -> int:
     Linear layers and both products of attention, Q K^T and P V, are counted; row operations and
     epilogues are not. Padding counts as if it were computed.
     """
-    total = 0
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            if is_integer_op(binding.value):
-                operator = operator_of(binding.value)
-                total += operator.multiply_accumulates(types_of(binding.value))
-    return total
+    calls = [one.value for one in bindings(function) if is_integer_op(one.value)]
+    return sum(operator_of(call).multiply_accumulates(types_of(call)) for call in calls)
 
 
 def rows_per_token(call: relax.Expr) -> int:

@@ -71,24 +71,16 @@ class FuseEpilogues:
         """Apply the pass."""
         builder = relax.BlockBuilder()
         for name, function in relax_functions(program.module).items():
-            _FunctionFuser(builder, name, function, self.into_norms, self.columns).run()
+            _FunctionFuser(self, builder, name, function).run()
         return program.with_module(builder.get())
 
 
 class _FunctionFuser:
     def __init__(
-        self,
-        builder: relax.BlockBuilder,
-        name: str,
-        function: relax.Function,
-        into_norms: bool = False,
-        columns: int = 0,
+        self, fuse: FuseEpilogues, builder: relax.BlockBuilder, name: str, function: relax.Function
     ) -> None:
-        self.into_norms = into_norms
-        self.columns = columns
-        self.builder = builder
-        self.name = name
-        self.function = function
+        self.into_norms, self.columns = fuse.into_norms, fuse.columns
+        self.builder, self.name, self.function = builder, name, function
         self.bindings = bindings(function)
         self.position = {binding.var: index for index, binding in enumerate(self.bindings)}
         self.traits = [traits_of(b.value) for b in self.bindings]

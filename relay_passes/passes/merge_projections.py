@@ -119,23 +119,14 @@ class MergeProjections:
 
 class _Merger(Rewriter):
     def __init__(self, program: IntegerProgram, columns: int) -> None:
-        super().__init__(program.module["main"])
+        super().__init__(program)
         self.columns = columns
-        self.program = program
-        self.parameters = dict(program.parameters)
-        self.made_by = {binding.var: binding for binding in bindings(self.function)}
-        self.readers: dict[relax.Var, int] = defaultdict(int)
+        self.makers = {binding.var: binding for binding in bindings(self.function)}
         self.in_place: dict[relax.Var, int] = defaultdict(int)
-        for binding in bindings(self.function):
-            traits = traits_of(binding.value)
-            operands = operands_of(binding.value) if is_integer_op(binding.value) else {}
-            views = [operands[name] for name in traits.reads_views]
-            for operand in variables(binding.value):
-                self.readers[operand] += 1
-            for operand in views:
-                self.in_place[operand] += 1
-        for operand in variables(self.function.body.body):
-            self.readers[operand] += 1
+        for value in filter(is_integer_op, self.made_by.values()):
+            operands = operands_of(value)
+            for name in traits_of(value).reads_views:
+                self.in_place[operands[name]] += 1
         self.joined: dict[tuple[str, ...], relax.Var] = {}
         self.groups = self._groups()
         # The runs of channels that parts become, and how many readers have got theirs.
@@ -199,7 +190,7 @@ class _Merger(Rewriter):
         operands = operands_of(binding.value) if is_integer_op(binding.value) else {}
         found: list[relax.Expr] = []
         for name in traits_of(binding.value).reads_views:
-            maker = self.made_by.get(operands[name])
+            maker = self.makers.get(operands[name])
             further = [] if maker is None else self._read_in_place(maker)
             found += further or [operands[name]]
         return found
@@ -217,23 +208,23 @@ class _Merger(Rewriter):
 
     def _sums_behind(self, value: relax.Expr) -> _Projection | None:
         """Layer of whose sums a value is computed entry by entry, and nothing else is."""
-        maker = self.made_by.get(value)
+        maker = self.makers.get(value)
         while maker is not None and self.readers[maker.var] == 1:
             traits = traits_of(maker.value)
             if not (traits.matrix_product or traits.elementwise):
                 return None
             if traits.matrix_product:
                 return _Projection((maker,))
-            maker = self.made_by.get(operands_of(maker.value).get("x"))
+            maker = self.makers.get(operands_of(maker.value).get("x"))
         return None
 
     def _projection(self, operand: relax.Expr) -> _Projection | None:
-        requantised = self.made_by.get(operand)
+        requantised = self.makers.get(operand)
         if requantised is None or not traits_of(requantised.value).merges:
             return None
         steps = [requantised]
         while traits_of(steps[0].value).merges:
-            source = self.made_by.get(operands_of(steps[0].value)["x"])
+            source = self.makers.get(operands_of(steps[0].value)["x"])
             if source is None or self.readers[source.var] != 1:
                 return None
             steps.insert(0, source)
@@ -299,10 +290,6 @@ class _Merger(Rewriter):
                 np.repeat(array, part.channels if len(array) == 1 else 1, 0)
                 for part, array in zip(parts, map(self.parameters.__getitem__, names), strict=True)
             ]
-            joined = np.concatenate(arrays)
             label = f"{names[0]}.with.{len(names) - 1}.more"
-            self.parameters[label] = joined
-            kind = relax.TensorType(list(joined.shape), str(joined.dtype))
-            self.joined[names] = relax.Var(label, kind)
-            self.added.append(self.joined[names])
+            self.joined[names] = self.parameter(label, np.concatenate(arrays))
         return self.joined[names]

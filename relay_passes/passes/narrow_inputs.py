@@ -30,6 +30,6 @@ class NarrowInputs:
         }
         if not new:
             return program
-        rewriter = Rewriter(main, [new.get(var, var) for var in main.params])
+        rewriter = Rewriter(program, params=[new.get(var, var) for var in main.params])
         rewriter.new.update(new)
         return program.with_module(rewriter.run())

@@ -54,18 +54,16 @@ class OffsetActivations:
 
 class _Offsetter(Rewriter):
     def __init__(self, program: IntegerProgram, wanted: str) -> None:
-        super().__init__(program.module["main"])
-        self.program = program
+        super().__init__(program)
         self.wanted = wanted
         self.delta = OFFSET if wanted == "uint8" else -OFFSET
-        self.parameters = dict(program.parameters)
         self.copies: dict[relax.Var, relax.Var] = {}
-        self.readers: dict[relax.Var, list[relax.Call]] = defaultdict(list)
+        self.calls: dict[relax.Var, list[relax.Call]] = defaultdict(list)
         self.escaping = set(variables(self.function.body.body))
         for binding in bindings(self.function):
             if is_integer_op(binding.value):
                 for arg in binding.value.args:
-                    self.readers[arg].append(binding.value)
+                    self.calls[arg].append(binding.value)
             else:
                 self.escaping.update(variables(binding.value))
         self.shifted = {
@@ -93,8 +91,8 @@ class _Offsetter(Rewriter):
         return (
             dtype in ("int8", "uint8")
             and dtype != self.wanted
-            and bool(self.readers[var])
-            and all(_is_product(reader) for reader in self.readers[var])
+            and bool(self.calls[var])
+            and all(_is_product(reader) for reader in self.calls[var])
         )
 
     def _shifted(self, call: relax.Call) -> relax.Call:
@@ -115,21 +113,15 @@ class _Offsetter(Rewriter):
 
     def _replace(self, bias: relax.Var, array: np.ndarray, layer: str) -> relax.Var:
         """Give `bias` another value, or the layer one of its own if others read `bias` too."""
-        if len(self.readers[bias]) == 1:
+        if len(self.calls[bias]) == 1:
             self.parameters[bias.name] = array
             return bias
-        return self._add(f"{layer}.offset_bias", array)
-
-    def _add(self, name: str, array: np.ndarray) -> relax.Var:
-        self.parameters[name] = array
-        self.added.append(relax.Var(name, relax.TensorType(array.shape, str(array.dtype))))
-        return self.added[-1]
+        return self.parameter(f"{layer}.offset_bias", array)
 
     def _one(self) -> relax.Var:
         """Return the multiplier of a copy that changes only the offset."""
-        known = (*self.function.params, *self.added)
-        one = next((var for var in known if var.name == _ONE), None)
-        return self._add(_ONE, np.ones(1, np.int32)) if one is None else one
+        one = next((var for var in self.function.params if var.name == _ONE), None)
+        return self.parameter(_ONE, np.ones(1, np.int32)) if one is None else one
 
     def _copy(self, x: relax.Var, layer: str) -> relax.Var:
         if x not in self.copies:

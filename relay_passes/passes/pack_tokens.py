@@ -44,7 +44,7 @@ class PackTokens:
         mask = _common_mask(function)
         if mask is None or not _packable(function):
             return program
-        return program.with_module(_Packing(function, mask).run())
+        return program.with_module(_Packing(program, function, mask).run())
 
 
 def _per_token(expr: relax.Expr) -> bool:
@@ -115,8 +115,8 @@ def _results(function: relax.Function) -> list[relax.Var]:
 
 
 class _Packing(Rewriter):
-    def __init__(self, function: relax.Function, mask: relax.Var) -> None:
-        super().__init__(function, attrs={PACKED: 1})
+    def __init__(self, program: IntegerProgram, function: relax.Function, mask: relax.Var) -> None:
+        super().__init__(program, function, attrs={PACKED: 1})
         self.mask = mask
         self.packed: dict[relax.Var, relax.Var] = {}
 

@@ -8,6 +8,7 @@ in place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -84,10 +85,12 @@ class Rewriter:
 
     Parameters
     ----------
-    function
+    program
         What is rewritten.
+    function
+        Its ``main``, where it is not as it is in the module.
     params
-        Its new parameters, in the place of the old.
+        New parameters in the place of the old.
     attrs
         Attributes besides its own.
 
@@ -97,22 +100,43 @@ class Rewriter:
         In the scope of the new function.
     new
         What variables of the old function stand for; others stand for themselves.
+    parameters
+        By name, those that are added among them.
     added
         Parameters behind all others.
+    made_by
+        What binds a variable of the old function.
+    readers
+        How often a variable of the old function is read, by its result too.
     """
 
     def __init__(
         self,
-        function: relax.Function,
+        program: IntegerProgram,
+        function: relax.Function | None = None,
         params: Sequence[relax.Var] | None = None,
         attrs: Mapping[str, object] | None = None,
     ) -> None:
-        self.function = function
+        self.program = program
+        self.function = function = program.module["main"] if function is None else function
+        self.parameters = dict(program.parameters)
+        self.made_by = {binding.var: binding.value for binding in bindings(function)}
+        values = (*self.made_by.values(), function.body.body)
+        self.readers = Counter(var for value in values for var in variables(value))
         self.builder = relax.BlockBuilder()
         self.new: dict[relax.Var, relax.Expr] = {}
         self.added: list[relax.Var] = []
         self._params = list(function.params if params is None else params)
         self._attrs = {**dict(function.attrs.items()), **(attrs or {})}
+
+    def parameter(self, name: str, array: np.ndarray) -> relax.Var:
+        """Add a parameter, unless one of that name was added before."""
+        known = next((var for var in self.added if var.name == name), None)
+        if known is None:
+            known = relax.Var(name, relax.TensorType(list(array.shape), str(array.dtype)))
+            self.parameters[name] = array
+            self.added.append(known)
+        return known
 
     def begin(self) -> None:
         """Emit what comes before all else."""
@@ -124,9 +148,8 @@ class Rewriter:
     def run(self) -> tvm.IRModule:
         """Return a module with the new function; what it returns is made last."""
         function, builder = self.function, self.builder
-        made_by = {binding.var: binding.value for binding in bindings(function)}
         returned = function.body.body
-        result = made_by.get(returned, returned)
+        result = self.made_by.get(returned, returned)
         many = isinstance(result, relax.Tuple)
         with builder.function("main", self._params, attrs=self._attrs):
             with builder.dataflow():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
@@ -17,7 +15,6 @@ from .program import (
     Rewriter,
     bindings,
     substitute,
-    variables,
     with_live_parameters,
 )
 
@@ -44,13 +41,7 @@ class RepeatRows:
 
 class _Repeater(Rewriter):
     def __init__(self, program: IntegerProgram) -> None:
-        super().__init__(program.module["main"])
-        self.program = program
-        self.parameters = dict(program.parameters)
-        self.made_by = {b.var: b.value for b in bindings(self.function)}
-        self.readers = Counter(
-            var for b in bindings(self.function) for var in variables(b.value)
-        ) + Counter(variables(self.function.body.body))
+        super().__init__(program)
         self.gathered: dict[relax.Var, NDArray[np.int32]] = {}
         self.dropped: set[relax.Var] = set()
         for binding in bindings(self.function):
@@ -110,12 +101,7 @@ class _Repeater(Rewriter):
         name = f"{var.name}.rows"
         while name in self.parameters and not np.array_equal(self.parameters[name], array):
             name += "_"
-        known = next((other for other in self.added if other.name == name), None)
-        if known is not None:
-            return known
-        self.parameters[name] = array
-        self.added.append(relax.Var(name, relax.TensorType(list(array.shape), str(array.dtype))))
-        return self.added[-1]
+        return self.parameter(name, array)
 
 
 def _by_token(call: relax.Call) -> dict[str, relax.Var]:

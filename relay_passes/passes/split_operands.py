@@ -9,7 +9,7 @@ from .. import integer
 from ..dialect.calls import operands_of, with_attributes, with_operands
 from ..emit.layout import KernelLayout
 from ..integer.relax_ops import traits_of
-from .program import IntegerProgram, Rewriter, bindings, substitute
+from .program import IntegerProgram, Rewriter, substitute
 
 _NO_BIAS = "ibert.no_bias"
 
@@ -46,9 +46,7 @@ class SplitOperands:
 
 class _Splitter(Rewriter):
     def __init__(self, program: IntegerProgram) -> None:
-        super().__init__(program.module["main"])
-        self.parameters = dict(program.parameters)
-        self.made_by = {binding.var: binding.value for binding in bindings(self.function)}
+        super().__init__(program)
         self.parts: dict[tuple[relax.Var, str], relax.Var] = {}
         self.wide = {var for var, call in self.made_by.items() if _multiplies_short(call)}
 
@@ -77,13 +75,7 @@ class _Splitter(Rewriter):
     def _no_bias(self, call: relax.Call) -> relax.Var:
         """Zeros in the place of a bias."""
         (channels,) = (int(extent) for extent in operands_of(call)["bias"].ty.shape.values)
-        name = f"{_NO_BIAS}.{channels}"
-        known = next((var for var in self.added if var.name == name), None)
-        if known is not None:
-            return known
-        self.parameters[name] = np.zeros(channels, np.int32)
-        self.added.append(relax.Var(name, relax.TensorType([channels], "int32")))
-        return self.added[-1]
+        return self.parameter(f"{_NO_BIAS}.{channels}", np.zeros(channels, np.int32))
 
 
 def _multiplies_short(call: relax.Expr) -> bool:

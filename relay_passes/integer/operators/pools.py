@@ -14,11 +14,15 @@ from ...spec.short_requantise import requantise_short
 from ...spec.short_softmax import ShortExponential
 from ...spec.values import Ranged, indicator, known, not_equal, select
 from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_shift, check_short_shift
-from ..domain import Condition, Domain, Entry, Index, T
+from ..domain import Condition, Domain, Entry, EntryAt, Index, T
 from ..operator import Operator
 from ..traits import Traits
 from ..types import LARGEST_INDEX, MASK, NARROW, dtype_bounds
 from .attention import EXPONENTIALS
+
+_MASK = Operand("mask", MASK, "b s", optional=True, is_mask=True)
+SLOTS = Operand("slots", ("int32",), "b s", optional=True, counted=-1)
+"""Where the tokens of a packed operand are; -1 for those that were not kept."""
 
 
 class ScaledPool(Operator):
@@ -35,11 +39,7 @@ class ScaledPool(Operator):
 
     fraction_bits: int = 0
 
-    OPERANDS: ClassVar[tuple[Operand, ...]] = (
-        Operand("x", NARROW, "b s C"),
-        Operand("mask", MASK, "b s", optional=True, is_mask=True),
-        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
-    )
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (Operand("x", NARROW, "b s C"), _MASK, SLOTS)
     RESULT: ClassVar[str] = "b C"
     dtype = "int32"
 
@@ -195,11 +195,7 @@ class MaxPool(Operator):
     """
 
     OP = "integer.max_pool"
-    OPERANDS = (
-        Operand("x", ("uint8", *NARROW), "b s C"),
-        Operand("mask", MASK, "b s", optional=True, is_mask=True),
-        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
-    )
+    OPERANDS = (Operand("x", ("uint8", *NARROW), "b s C"), _MASK, SLOTS)
     RESULT = "b C"
     dtype = "int32"
 
@@ -235,7 +231,7 @@ class LastToken(Operator):
     OPERANDS = (
         Operand("x", ("uint8", *NARROW), "b s C"),
         Operand("mask", MASK, "b s", is_mask=True),
-        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
+        SLOTS,
     )
     RESULT = "b C"
     KEEPS = "x"
@@ -269,10 +265,7 @@ class SelectToken(Operator):
     index: int = 0
 
     OP = "integer.select_token"
-    OPERANDS = (
-        Operand("x", ("uint8", *NARROW), "b s C"),
-        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
-    )
+    OPERANDS = (Operand("x", ("uint8", *NARROW), "b s C"), SLOTS)
     RESULT = "b C"
     KEEPS = "x"
     TRAITS = Traits(takes_epilogue=False)
@@ -332,8 +325,8 @@ class AttentionPool(AttentionPoolRule, Operator):
         Operand("scores", ("int8", "int16"), "b s H"),
         Operand("v", ("int8",), "b s C"),
         Operand("multiplier", ("int16", "int32"), "1|C"),
-        Operand("mask", MASK, "b s", optional=True, is_mask=True),
-        Operand("slots", ("int32",), "b s", optional=True, counted=-1),
+        _MASK,
+        SLOTS,
     )
     RESULT = "b C"
 
@@ -370,21 +363,14 @@ class AttentionPool(AttentionPoolRule, Operator):
         return domain.define("attended", pool.shape, entry, self.dtype)
 
 
-class _Pool(Generic[T]):
+class _Pool(Tokens[T]):
     """The operands by sequence, head and token."""
 
     def __init__(
-        self,
-        domain: Domain[T],
-        scores: T,
-        v: T,
-        mask: T | None = None,
-        slots: T | None = None,
+        self, domain: Domain[T], scores: T, v: T, mask: T | None = None, slots: T | None = None
     ) -> None:
-        self.domain, self.scores, self.v, self.mask, self.slots = domain, scores, v, mask, slots
-        self.heads = scores.shape[1]
-        self.length = v.shape[0] // domain.batch if slots is None else slots.shape[1]
-        self.shape = (domain.batch, v.shape[1])
+        super().__init__(domain, v, mask, slots)
+        self.scores, self.heads = scores, scores.shape[1]
         self.by_head = (domain.batch, self.heads)
         self.by_score = (domain.batch, self.length, self.heads)
 
@@ -392,18 +378,24 @@ class _Pool(Generic[T]):
         """Of a token that is not kept, any."""
         return self.scores[self.domain.row_of_token(self.scores, self.slots, b, j), h]
 
-    def kept(self, b: Index, j: Index) -> Condition:
-        """Whether the mask keeps a token: a condition. There must be a mask."""
-        assert self.mask is not None
-        return not_equal(self.mask[b, j], 0)
+    def per_score(self, name: str, entry: EntryAt) -> T:
+        """Define a stage [batch, tokens, heads], int32."""
+        return self.domain.define(name, self.by_score, entry, "int32")
+
+    def per_head(self, name: str, entry: EntryAt, dtype: str = "int32") -> T:
+        """Define a stage [batch, heads]."""
+        return self.domain.define(name, self.by_head, entry, dtype)
+
+    def over_tokens(self, reduce: Callable[..., T], name: str, stage: T, dtype: str = "") -> T:
+        """Reduce a stage of scores, [batch, heads]."""
+        return reduce(name, self.by_head, self.length, lambda b, h, j: stage[b, j, h], dtype)
 
     def products(self, weights: T) -> T:
         """Define the sum of the values with these weights [b, s, H]."""
         width = self.shape[1] // self.heads
 
         def term(b: Index, c: Index, j: Index) -> Entry:
-            row = self.domain.row_of_token(self.v, self.slots, b, j)
-            return weights[b, j, c // width] * self.v[row, c]
+            return weights[b, j, c // width] * self.entry(b, c, j)
 
         return self.domain.sum("context", self.shape, self.length, term, "int32")
 
@@ -415,7 +407,6 @@ class _Pool(Generic[T]):
 
 def _short(pool: _Pool[T], k: ShortExponential) -> Callable[[Index, Index], Entry]:
     """u8 exponentials times V, divided by their sum once per channel."""
-    domain = pool.domain
 
     def score(b: Index, j: Index, h: Index) -> Entry:
         value = pool.score(b, j, h)
@@ -423,26 +414,18 @@ def _short(pool: _Pool[T], k: ShortExponential) -> Callable[[Index, Index], Entr
             return value
         return short_softmax.score_of(value, short_softmax.key_offset(pool.kept(b, j)))
 
-    scores = domain.define("scores", pool.by_score, score, "int32")
-    top = domain.max("row_max", pool.by_head, pool.length, lambda b, h, j: scores[b, j, h], "int32")
-    e = domain.define(
-        "exponential",
-        pool.by_score,
-        lambda b, j, h: short_softmax.exponential_of(
-            scores[b, j, h], short_softmax.row_floor(top[b, h]), k
-        ),
-        "int32",
-    )
-    total = domain.sum("row_sum", pool.by_head, pool.length, lambda b, h, j: e[b, j, h], "int32")
+    def exponential(b: Index, j: Index, h: Index) -> Entry:
+        floor = short_softmax.row_floor(top[b, h])
+        return short_softmax.exponential_of(scores[b, j, h], floor, k)
+
+    scores = pool.per_score("scores", score)
+    top = pool.over_tokens(pool.domain.max, "row_max", scores, "int32")
+    e = pool.per_score("exponential", exponential)
+    total = pool.over_tokens(pool.domain.sum, "row_sum", e, "int32")
     largest = k.maximum * pool.length
-    bits = domain.define(
-        "row_bits", pool.by_head, lambda b, h: short_softmax.sum_bits(total[b, h], largest), "int32"
-    )
-    factor = domain.define(
-        "row_factor",
-        pool.by_head,
-        lambda b, h: short_softmax.reciprocal(total[b, h], bits[b, h]),
-        "int32",
+    bits = pool.per_head("row_bits", lambda b, h: short_softmax.sum_bits(total[b, h], largest))
+    factor = pool.per_head(
+        "row_factor", lambda b, h: short_softmax.reciprocal(total[b, h], bits[b, h])
     )
     products, bits_of, factor_of = pool.products(e), pool.of_head(bits), pool.of_head(factor)
     return lambda b, c: short_softmax.context_of(products[b, c], bits_of(b, c), factor_of(b, c))
@@ -450,34 +433,22 @@ def _short(pool: _Pool[T], k: ShortExponential) -> Callable[[Index, Index], Entr
 
 def _normalised(pool: _Pool[T], k: Exponential) -> Callable[[Index, Index], Entry]:
     """Probabilities of 8 bits, as published, times V."""
-    domain = pool.domain
 
     def score(b: Index, j: Index, h: Index) -> Entry:
         value = pool.score(b, j, h)
         return value if pool.mask is None else softmax.masked_score(value, pool.kept(b, j))
 
-    scores = domain.define("scores", pool.by_score, score, "int32")
-    top = domain.max("row_max", pool.by_head, pool.length, lambda b, h, j: scores[b, j, h], "int32")
-    e = domain.define(
-        "exponential",
-        pool.by_score,
-        lambda b, j, h: softmax.exp_of(
-            scores[b, j, h],
-            top[b, h],
-            not_equal(scores[b, j, h], softmax.MASKED_SCORE),
-            k,
-        ),
-        "int32",
-    )
-    total = domain.sum("row_sum", pool.by_head, pool.length, lambda b, h, j: e[b, j, h])
-    factor = domain.define(
-        "row_factor", pool.by_head, lambda b, h: softmax.factor_of_sum(total[b, h]), "int64"
-    )
-    probability = domain.define(
-        "probability",
-        pool.by_score,
-        lambda b, j, h: softmax.probability_of(e[b, j, h], factor[b, h]),
-        "int32",
+    def exponential(b: Index, j: Index, h: Index) -> Entry:
+        counts = not_equal(scores[b, j, h], softmax.MASKED_SCORE)
+        return softmax.exp_of(scores[b, j, h], top[b, h], counts, k)
+
+    scores = pool.per_score("scores", score)
+    top = pool.over_tokens(pool.domain.max, "row_max", scores, "int32")
+    e = pool.per_score("exponential", exponential)
+    total = pool.over_tokens(pool.domain.sum, "row_sum", e)
+    factor = pool.per_head("row_factor", lambda b, h: softmax.factor_of_sum(total[b, h]), "int64")
+    probability = pool.per_score(
+        "probability", lambda b, j, h: softmax.probability_of(e[b, j, h], factor[b, h])
     )
     products = pool.products(probability)
     return lambda b, c: softmax.context_of_probabilities(products[b, c])

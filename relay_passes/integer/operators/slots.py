@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from textwrap import indent
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,28 +16,50 @@ from ..traits import Traits
 from ..types import MASK, NARROW, Dim, TensorType
 
 _POSITIONS = re.compile(r"(\d{1,9}(,\d{1,9})*)?", re.ASCII)
-_TOKEN_SLOTS = """
+_SCRIPT = """
 @T.prim_func(s_tir=True)
-def main(mask: T.Buffer(({batch}, {seq_len}), "{dtype}"),
-         slots: T.Buffer(({batch}, {seq_len}), "int32")):
+def main({read}: T.Buffer(({batch}, {seq_len}), "{dtype}"),
+         {made}: T.Buffer({shape}, "int32")):
     T.func_attr({{"tirx.noalias": True}})
     with T.sblock("root"):
-        with T.sblock("slots"):
-            T.reads(mask[0:{batch}, 0:{seq_len}])
-            T.writes(slots[0:{batch}, 0:{seq_len}])
-            count = T.sblock_alloc_buffer((1,), "int32")
-            count[0] = 0
-            for b in range({batch}):
-                for s in range({seq_len}):
-                    if mask[b, s] != 0{selected}:
-                        slots[b, s] = count[0]
-                        count[0] = count[0] + 1
-                    else:
-                        slots[b, s] = -1
+        with T.sblock("{made}"):
+            T.reads({read}[0:{batch}, 0:{seq_len}])
+            T.writes({made}[{whole}])
+{body}
 """
 
 
-class TokenSlots(Serial):
+class TokenByToken(Serial):
+    """Base of operators that go over a batch [batch, seq_len] token by token.
+
+    Class variables
+    ---------------
+    MADE
+        Name of the result in the script.
+    BODY
+        The script's statements on it and on the operand, which has its own name.
+    """
+
+    MADE: ClassVar[str] = ""
+    BODY: ClassVar[str] = ""
+
+    def script(self, types: Mapping[str, TensorType]) -> str:
+        ((read, type_),) = types.items()
+        shape, (batch, seq_len) = self.result_type(types).shape, type_.shape
+        body = self.BODY.format(batch=batch, seq_len=seq_len, operator=self)
+        return _SCRIPT.format(
+            read=read,
+            made=self.MADE,
+            batch=batch,
+            seq_len=seq_len,
+            dtype=type_.dtype,
+            shape=shape,
+            whole=", ".join(f"0:{extent}" for extent in shape),
+            body=indent(body.strip("\n"), " " * 12),
+        )
+
+
+class TokenSlots(TokenByToken):
     """Row of each token in packed values; -1 for one that is masked and at no selected position.
 
     Parameters
@@ -50,6 +74,18 @@ class TokenSlots(Serial):
     OPERANDS = (Operand("mask", MASK, "b s", is_mask=True),)
     RESULT = "b s"
     LEAST = -1
+    MADE = "slots"
+    BODY = """
+count = T.sblock_alloc_buffer((1,), "int32")
+count[0] = 0
+for b in range({batch}):
+    for s in range({seq_len}):
+        if mask[b, s] != 0{operator.or_selected}:
+            slots[b, s] = count[0]
+            count[0] = count[0] + 1
+        else:
+            slots[b, s] = -1
+"""
 
     def __post_init__(self) -> None:
         if not _POSITIONS.fullmatch(self.selected):
@@ -79,39 +115,27 @@ class TokenSlots(Serial):
         keep[:, list(self.positions)] = True
         return np.where(keep, np.cumsum(keep).reshape(keep.shape) - 1, -1)
 
-    def script(self, types: Mapping[str, TensorType]) -> str:
-        """See the base."""
-        batch, seq_len = types["mask"].shape
-        selected = "".join(f" or s == {position}" for position in self.positions)
-        return _TOKEN_SLOTS.format(
-            batch=batch, seq_len=seq_len, dtype=types["mask"].dtype, selected=selected
-        )
+    @property
+    def or_selected(self) -> str:
+        """The condition, in a script, that a token is at a selected position."""
+        return "".join(f" or s == {position}" for position in self.positions)
 
 
-_SLOT_STARTS = """
-@T.prim_func(s_tir=True)
-def main(slots: T.Buffer(({batch}, {seq_len}), "int32"),
-         starts: T.Buffer(({batch} + 1,), "int32")):
-    T.func_attr({{"tirx.noalias": True}})
-    with T.sblock("root"):
-        with T.sblock("starts"):
-            T.reads(slots[0:{batch}, 0:{seq_len}])
-            T.writes(starts[0:{batch} + 1])
-            count = T.sblock_alloc_buffer((1,), "int32")
-            count[0] = 0
-            for b in range({batch}):
-                starts[b] = count[0]
-                for s in range({seq_len}):
-                    count[0] = count[0] + T.Select(slots[b, s] >= 0, 1, 0)
-            starts[{batch}] = count[0]
-"""
-
-
-class SlotStarts(Serial):
+class SlotStarts(TokenByToken):
     """First row of each sequence in packed values, and last the number of rows in use."""
 
     OP = "integer.slot_starts"
     OPERANDS = (Operand("slots", ("int32",), "b s", counted=-1),)
+    MADE = "starts"
+    BODY = """
+count = T.sblock_alloc_buffer((1,), "int32")
+count[0] = 0
+for b in range({batch}):
+    starts[b] = count[0]
+    for s in range({seq_len}):
+        count[0] = count[0] + T.Select(slots[b, s] >= 0, 1, 0)
+starts[{batch}] = count[0]
+"""
 
     def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b + 1]."""
@@ -121,38 +145,24 @@ class SlotStarts(Serial):
         """Count the kept tokens of each sequence."""
         return np.concatenate([[0], np.cumsum((operands["slots"] >= 0).sum(axis=1))])
 
-    def script(self, types: Mapping[str, TensorType]) -> str:
-        """See the base."""
-        batch, seq_len = types["slots"].shape
-        return _SLOT_STARTS.format(batch=batch, seq_len=seq_len)
 
-
-_SLOT_TOKENS = """
-@T.prim_func(s_tir=True)
-def main(slots: T.Buffer(({batch}, {seq_len}), "int32"),
-         tokens: T.Buffer(({batch}, {seq_len}), "int32")):
-    T.func_attr({{"tirx.noalias": True}})
-    with T.sblock("root"):
-        with T.sblock("tokens"):
-            T.reads(slots[0:{batch}, 0:{seq_len}])
-            T.writes(tokens[0:{batch}, 0:{seq_len}])
-            for b in range({batch}):
-                for s in range({seq_len}):
-                    tokens[b, s] = 0
-            for b in range({batch}):
-                for s in range({seq_len}):
-                    row = slots[b, s]
-                    if row >= 0:
-                        tokens[row // {seq_len}, row % {seq_len}] = b * {seq_len} + s
-"""
-
-
-class SlotTokens(Serial):
+class SlotTokens(TokenByToken):
     """Token (counted over batch and sequence) in each row of packed values; 0 behind the last."""
 
     OP = "integer.slot_tokens"
     OPERANDS = (Operand("slots", ("int32",), "b s", counted=-1),)
     RESULT = "b s"
+    MADE = "tokens"
+    BODY = """
+for b in range({batch}):
+    for s in range({seq_len}):
+        tokens[b, s] = 0
+for b in range({batch}):
+    for s in range({seq_len}):
+        row = slots[b, s]
+        if row >= 0:
+            tokens[row // {seq_len}, row % {seq_len}] = b * {seq_len} + s
+"""
 
     def evaluate(self, **operands: np.ndarray) -> np.ndarray:
         """Invert the slots."""
@@ -161,11 +171,6 @@ class SlotTokens(Serial):
         tokens = np.zeros(slots.size, np.int64)
         tokens[: kept.size] = kept
         return tokens.reshape(slots.shape)
-
-    def script(self, types: Mapping[str, TensorType]) -> str:
-        """See the base."""
-        batch, seq_len = types["slots"].shape
-        return _SLOT_TOKENS.format(batch=batch, seq_len=seq_len)
 
 
 class PackTokens(Operator):
