@@ -43,7 +43,6 @@ class IbertModel(torch.nn.Module):
         self.config = transformers.PretrainedConfig(
             id2label=labels,
             label2id={label: index for index, label in labels.items()},
-            problem_type=encoder.library.metadata.info.problem_type,
         )
         self.device = torch.device("cpu")
 
@@ -140,6 +139,9 @@ def pipeline(task: str, model: str | os.PathLike[str] | Encoder, **options: Any)
         )
     method, result, kind = _TASKS[task]
     encoder = model if isinstance(model, Encoder) else Encoder(model)
+    function = encoder.score_function(method) if method == "classify" else None
+    if function is not None:
+        options.setdefault("function_to_apply", function)
     return transformers.pipeline(
         task,
         model=IbertModel(encoder, encoder.output_name(method), result),

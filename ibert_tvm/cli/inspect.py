@@ -8,8 +8,9 @@ from typing import Any
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict, JsonObject
+from ..model.model_info import ModelInfo
 from .bare_metal import inspect_package
-from .inspect_model import inspect_model, model_row, tokenizer_rows
+from .inspect_model import after_rows, inspect_model, model_row, tokenizer_rows
 from .options import HeadOptions
 from .result import CommandResult
 from .tables import Table
@@ -125,6 +126,7 @@ def _lines(document: JsonDict, verbose: bool) -> list[tuple[str, str]]:
         ]
         if "source_scales" in document:
             lines += artefact_lines(document["source_scales"], verbose)
+    lines += after_rows(ModelInfo.from_json(info))
     if verbose:
         lines += [
             ("parameter", f"{p['name']}: {p['dtype']} {p['shape']}") for p in document["parameters"]

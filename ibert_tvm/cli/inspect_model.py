@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 
 from ..common.errors import ExitCode
 from ..common.strict_json import JsonObject
+from ..model.heads import HEADS
+from ..model.model_info import ModelInfo
 from .options import HeadOptions
 from .result import CommandResult
 from .tables import Table
 
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel, ImportReport, UnsupportedModelError
+
+
+_SHOWN = 8
 
 
 def inspect_model(path: Path, source: HeadOptions, verbose: bool) -> CommandResult:
@@ -98,6 +103,7 @@ def _summary(path: Path, model: CanonicalModel) -> list[tuple[str, str]]:
     ]
     if model.verified_error is not None:
         rows.append(("verified", f"largest difference from the source {model.verified_error:.2g}"))
+    rows += after_rows(info)
     rows += [("note", note) for note in info.notes]
     return rows
 
@@ -118,6 +124,38 @@ def tokenizer_rows(info: JsonObject) -> list[tuple[str, str]]:
     compared = f", as {said['compared_with']} does" if "compared_with" in said else ""
     texts = f"sha256 {said.get('sha256', '')[:16]} over probe texts {said.get('version', '')}"
     return [("tokenizing", texts + compared)]
+
+
+def after_rows(info: ModelInfo) -> list[tuple[str, str]]:
+    """What goes before and behind the network, as the model's own library does it."""
+    record, rows = info.post_processing, []
+    if HEADS[info.head].kind == "logits":
+        several, single = record.classes or "softmax", record.classes or "sigmoid"
+        scores = single if len(info.id2label) == 1 else several
+        pairs = f"; of a pair {record.pairs or 'sigmoid'}" if len(info.id2label) == 1 else ""
+        rows.append(("scores", f"{scores} of the logits{pairs}"))
+    if HEADS[info.head].kind == "embedding":
+        rows.append(("similarity", record.similarity or "cosine"))
+    if info.id2label:
+        rows.append(("labels", _limited(list(info.id2label.values()))))
+    if record.thresholds:
+        stated = [f"{label} {least:g}" for label, least in record.thresholds.items()]
+        rows.append(("thresholds", _limited(stated)))
+    if record.dimensions is not None:
+        rows.append(("vectors", f"cut to {record.dimensions} channels"))
+    if record.active is not None:
+        rows.append(("vectors", f"the {record.active} largest values of each"))
+    rows += [
+        ("prompt", f"{name}: {text!r}" + (" (default)" if name == info.default_prompt_name else ""))
+        for name, text in info.prompts.items()
+    ]
+    return rows
+
+
+def _limited(items: Sequence[str]) -> str:
+    """The first items, and how many more there are."""
+    more = [f"{len(items) - _SHOWN} more"] if len(items) > _SHOWN else []
+    return ", ".join([*items[:_SHOWN], *more])
 
 
 def _shown(report: ImportReport, verbose: bool) -> list[str | Table]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,16 @@ from ..common.types import Array
 from ..frontend.sources import is_source
 from ..model.heads import KINDS, heads_with, kinds_of
 from ..model.model_info import PROMPTS
-from ..model.scores import FUNCTIONS, normalized, ranked_classes, softmax
+from ..model.scores import (
+    FUNCTIONS,
+    LATE,
+    SIMILARITIES,
+    normalized,
+    ranked_classes,
+    ranked_documents,
+    shortened,
+    softmax,
+)
 from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library
 from .batches import Part, Text, run_batches
@@ -63,6 +72,8 @@ class Encoder:
         Prompts of the model by name.
     default_prompt_name : str or None
         The prompt of texts for which none is chosen.
+    post_processing : PostProcessing
+        What the model's own library does with its outputs, as the methods do.
 
     Raises
     ------
@@ -111,6 +122,7 @@ class Encoder:
         self.tokenizer: Tokenizer = self.library.tokenizer
         self.prompts = dict(metadata.info.prompts)
         self.default_prompt_name = metadata.info.default_prompt_name
+        self.post_processing = metadata.info.post_processing
 
     @property
     def max_seq_length(self) -> int:
@@ -165,7 +177,8 @@ class Encoder:
     @property
     def embedding_size(self) -> int | None:
         """Channels of the vectors; None where the model gives none."""
-        return self._size(kinds_of("encode"))
+        size, most = self._size(kinds_of("encode")), self.post_processing.dimensions
+        return size if size is None or most is None else min(size, most)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -184,6 +197,7 @@ class Encoder:
         convert_to_tensor: bool = False,
         convert_to_numpy: bool = True,
         output_value: str | None = "sentence_embedding",
+        truncate_dim: int | None = None,
     ) -> Any:
         """Vectors of texts; every argument means what it means in sentence-transformers.
 
@@ -208,6 +222,8 @@ class Encoder:
         output_value : {"sentence_embedding", "token_embeddings", None}
             Vectors of texts; a list of tensors [tokens, channels], one per text; or for each text
             a dictionary of tensors: its tokens and every output of the model.
+        truncate_dim
+            Cut vectors to so many channels; by default to what the source's settings say.
 
         Returns
         -------
@@ -241,6 +257,7 @@ class Encoder:
                     results[row] = values[place, : int(part.tokens.attention_mask[place].sum())]
             return results[0] if single else results
         vectors = self._vectors("encode", texts, batch_size, show_progress_bar).dequantize()
+        vectors = self.finished(vectors, truncate_dim)
         if normalize_embeddings:
             vectors = normalized(vectors)
         if convert_to_tensor:
@@ -257,14 +274,55 @@ class Encoder:
         """As `encode`, with the prompt ``document``, ``passage`` or ``corpus``, likewise."""
         return self._encode_with(PROMPTS["document"], sentences, options)
 
+    def finished(
+        self, vectors: NDArray[np.float32], truncate_dim: int | None = None
+    ) -> NDArray[np.float32]:
+        """What `encode` makes of the model's vectors [texts, channels], before it normalises."""
+        known = self.post_processing
+        return shortened(vectors, truncate_dim or known.dimensions, known.active)
+
+    def similarity(self, one: Any, other: Any, function: str | None = None) -> NDArray[np.float32]:
+        """Compare every vector with every other, as sentence-transformers does.
+
+        Parameters
+        ----------
+        one, other : array or sequence
+            Vectors of texts [texts, channels], or for ``maxsim`` a list of [tokens, channels].
+        function : {"cosine", "dot", "euclidean", "manhattan", "maxsim", "meanmaxsim"}, optional
+            By default what the source's settings say, else ``cosine``. Distances are negative.
+
+        Returns
+        -------
+        numpy.ndarray
+            float32 [texts of one, texts of other], larger where they are closer.
+
+        Raises
+        ------
+        UsageError
+            If there is no such function.
+        """
+        chosen = function or self.post_processing.similarity or "cosine"
+        check_choice("function", chosen, SIMILARITIES)
+        late = chosen in LATE
+        sides = [
+            [np.asarray(item, np.float32) for item in side]
+            if late
+            else np.atleast_2d(np.asarray(side, np.float32))
+            for side in (one, other)
+        ]
+        return np.asarray(SIMILARITIES[chosen](*sides), np.float32)
+
     def rerank(
         self,
         query: str,
         documents: Sequence[str],
         top_k: int | None = None,
         batch_size: int = 32,
+        function: str | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Order documents by what a model of pairs (a cross-encoder) gives each with the query.
+        """Order documents by the score of each with the query, as ``CrossEncoder.rank`` does.
 
         Parameters
         ----------
@@ -276,17 +334,21 @@ class Encoder:
             Give only the best.
         batch_size
             Pairs of a batch.
+        function : {"softmax", "sigmoid", "none", "tanh", "relu"}, optional
+            What makes the score of a logit; by default what the source says, else sigmoid.
+        prompt_name, prompt
+            What is put before the query; see `encode`.
 
         Returns
         -------
         list of dict
-            ``corpus_id``, the place of a document, and ``score``, the model's logit as a float32,
-            best first; of equal scores the earlier document.
+            ``corpus_id``, the place of a document, and ``score``, a float32, best first; of equal
+            scores the earlier document.
 
         Raises
         ------
         UsageError
-            If the model gives no single score for a pair.
+            If the model gives no single score for a pair, or an argument has no meaning.
         InputError
             If a text is no text.
         """
@@ -297,10 +359,11 @@ class Encoder:
                 f"it has {len(self.labels)} classes, and a score is one",
                 "give a model with one class, a cross-encoder",
             )
+        query = self.prompt_text(prompt, prompt_name) + query
         pairs: list[Text] = [(query, document) for document in _listed(documents)]
-        scores = self._vectors("rerank", pairs, batch_size, False).dequantize()[:, 0]
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        return [{"corpus_id": int(i), "score": float(scores[i])} for i in order]
+        logits = self._vectors("rerank", pairs, batch_size, False).dequantize()
+        ranked = ranked_documents(logits, self.score_function("rerank", function), top_k)
+        return [{"corpus_id": place, "score": score} for place, score in ranked]
 
     def classify(
         self,
@@ -308,6 +371,7 @@ class Encoder:
         top_k: int | None = 1,
         batch_size: int = 32,
         function: str | None = None,
+        threshold: float | bool | None = None,
     ) -> Any:
         """Classes of texts, or of pairs of texts.
 
@@ -319,9 +383,12 @@ class Encoder:
             1 gives the best class; None all, and another number so many, as a list.
         batch_size
             Texts of a batch.
-        function : {"softmax", "sigmoid", "none"}, optional
+        function : {"softmax", "sigmoid", "none", "tanh", "relu"}, optional
             What makes scores of logits; by default what the model's ``problem_type`` says, else
             softmax, and sigmoid for a single class.
+        threshold
+            Leave out classes with a lower score; True for the thresholds that the source states.
+            With one, every text has a list.
 
         Returns
         -------
@@ -337,14 +404,11 @@ class Encoder:
             If a text is no text.
         """
         self.output_name("classify")
-        if function is not None:
-            check_choice("function", function, FUNCTIONS)
+        function, least = self.score_function("classify", function), self.thresholds(threshold)
         items: list[Text] = [texts] if isinstance(texts, str) else list(_listed(texts, pairs=True))
         logits = self._vectors("classify", items, batch_size, False).dequantize()
-        results: list[Any] = ranked_classes(
-            logits, self.labels, top_k, function or self.library.metadata.info.score_function
-        )
-        if top_k == 1:
+        results: list[Any] = ranked_classes(logits, self.labels, top_k, function, least)
+        if top_k == 1 and least is None:
             results = [classes[0] for classes in results]
         return results[0] if isinstance(texts, str) else results
 
@@ -442,6 +506,51 @@ class Encoder:
             "start": best.start,
             "end": best.end,
         }
+
+    def score_function(self, method: str, chosen: str | None = None) -> str | None:
+        """What makes scores of logits.
+
+        Parameters
+        ----------
+        method
+            ``classify`` or ``rerank``.
+        chosen
+            The method's argument `function`.
+
+        Returns
+        -------
+        str or None
+            Of `ibert_tvm.model.scores.FUNCTIONS`; None for the method's default.
+
+        Raises
+        ------
+        UsageError
+            If there is no such function.
+        """
+        if chosen is not None:
+            check_choice("function", chosen, FUNCTIONS)
+            return chosen
+        known = self.post_processing
+        return known.pairs if method == "rerank" else known.classes
+
+    def thresholds(self, chosen: float | bool | None) -> float | Mapping[str, float] | None:
+        """Least scores that the argument `threshold` of `classify` means.
+
+        Raises
+        ------
+        UsageError
+            If the thresholds of the source are asked for, and it states none.
+        """
+        if chosen is not True:
+            return None if chosen is False else chosen
+        if not self.post_processing.thresholds:
+            raise UsageError(
+                "the model has no thresholds of its own",
+                where=str(self.library.metadata.path),
+                why="the source's config.json states none",
+                todo="give a number",
+            )
+        return self.post_processing.thresholds
 
     def _encode_with(
         self, names: Sequence[str], sentences: str | Sequence[str], options: dict[str, Any]

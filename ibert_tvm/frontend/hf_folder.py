@@ -12,12 +12,12 @@ from ..common.files import files_sha256
 from ..common.schema import STRING, either, one_of
 from ..common.strict_json import JsonDict, JsonObject, shown
 from ..model.heads import HEADS, PooledTokens, WholePipeline, head_of_class
-from ..model.model_info import SCORES
 from .errors import ModelSourceError
 from .folder_files import hub_snapshot, not_a_model, read_json, weight_files
+from .post_processing import read_post_processing
 from .sentence_pipeline import (
-    ACTIVATIONS,
     Pipeline,
+    pipeline_settings,
     read_pipeline,
     transformer_place,
     transformer_settings,
@@ -130,45 +130,25 @@ class HfFolder:
             "sha256": files_sha256(self.weights),
             "tokenizer": source_tokenizer(self.model, self.path, lower_case=self._lower_case),
             "notes": self._notes(head),
-            "problem_type": problem_type(self.config.get("problem_type"), head),
-            **self._prompts(head),
+            **read_post_processing(self.config, self.settings, head, str(self.path)),
         }
+
+    @property
+    def settings(self) -> JsonDict:
+        """What sentence-transformers reads of a folder with a ``modules.json``."""
+        return {} if self.modules is None else pipeline_settings(self.path)
 
     @property
     def _lower_case(self) -> bool:
         """Whether sentence-transformers makes texts lower case before it tokenises."""
         return transformer_settings(self.path).get("do_lower_case") is True
 
-    def _prompts(self, head: str) -> JsonDict:
-        """What may be put before texts whose embedding is asked for."""
-        if HEADS[head].kind != "embedding" or self.pipeline is None:
-            return {}
-        return {
-            "prompts": self.pipeline.prompts,
-            "default_prompt_name": self.pipeline.default_prompt,
-        }
-
     def _notes(self, head: str) -> tuple[str, ...]:
         """What a caller must know of a model with this head."""
-        record = HEADS[head]
-        if record.kind == "logits":
-            return self._note_of_scores()
-        if record.kind != "embedding" or self.pipeline is None:
+        pools = isinstance(HEADS[head].finish, PooledTokens)
+        if not pools or self.pipeline is None or self.pipeline.is_pooling:
             return ()
-        notes = self.pipeline.notes
-        if isinstance(record.finish, PooledTokens) and not self.pipeline.is_pooling:
-            left = "the source computes more of its embeddings; head='sentence_transformer' has it"
-            notes = (left, *notes)
-        return notes
-
-    def _note_of_scores(self) -> tuple[str, ...]:
-        """What a cross-encoder computes of its logits."""
-        settings = self.config.get("sentence_transformers")
-        named = settings.get("activation_fn") if isinstance(settings, dict) else None
-        function = str(named or "Identity").rpartition(".")[2]
-        if function == "Identity" or function not in ACTIVATIONS:
-            return ()
-        return (f"the source applies {function} to its logits; the compiled model does not",)
+        return ("the source computes more of its embeddings; head='sentence_transformer' has it",)
 
     @classmethod
     def read(cls, path: str | Path) -> HfFolder:
@@ -217,13 +197,6 @@ def read_config(folder: Path) -> HfFolder:
     modules = read_json(listed, folder, [{}]) if listed.is_file() else None
     model = folder if modules is None else transformer_place(folder, modules)
     return HfFolder(folder, model, read_json(model / "config.json", folder, _CONFIG), (), modules)
-
-
-def problem_type(said: object, head: str) -> str | None:
-    """What a configuration says that a head's logits of a text are of; None if nothing known."""
-    return (
-        said if HEADS[head].kind == "logits" and isinstance(said, str) and said in SCORES else None
-    )
 
 
 def _check_layers(config: JsonObject, file: Path) -> None:

@@ -7,7 +7,7 @@ an embedding without a part of its pipeline is another embedding.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,19 +114,10 @@ class Pipeline:
         In order.
     masked_lm
         Whether it takes the logits of a masked-language model, not the hidden state.
-    notes
-        What is left to the caller.
-    prompts
-        What may be put before texts, by name.
-    default_prompt
-        Name of the prompt where none is chosen.
     """
 
     steps: tuple[Step, ...]
     masked_lm: bool = False
-    notes: tuple[str, ...] = ()
-    prompts: Mapping[str, str] = field(default_factory=dict)
-    default_prompt: str | None = None
 
     @property
     def pools(self) -> bool:
@@ -234,15 +225,7 @@ def read_pipeline(folder: Path, modules: Any) -> Pipeline:
         raise _refused("MLMTransformer", where, "only SpladePooling has a form behind its logits")
     if late and not pooled and Normalize() not in steps:
         steps.append(Normalize())  # PyLate does so when it encodes, unless it is told not to
-    prompts = _prompts(folder)
-    default = _prompt_settings(folder).get("default_prompt_name")
-    return Pipeline(
-        tuple(steps),
-        masked_lm,
-        _prompt_notes(prompts),
-        prompts,
-        default if isinstance(default, str) and default in prompts else None,
-    )
+    return Pipeline(tuple(steps), masked_lm)
 
 
 def _modules(folder: Path, modules: Any) -> list[tuple[str, Path, str]]:
@@ -300,7 +283,7 @@ def _pooling(folder: Path, place: Path) -> Pooling:
             why=f"there are these modes: {', '.join(POOLINGS)}",
             todo=_INSTEAD,
         )
-    if config.get("include_prompt", True) is not True and _prompts(folder):
+    if config.get("include_prompt", True) is not True and _has_prompts(folder):
         raise ModelSourceError(
             "the pooling leaves the tokens of prompts out",
             where=str(file),
@@ -390,22 +373,13 @@ def _size(config: JsonObject, key: str, file: str) -> int:
     return value
 
 
-def _prompt_settings(folder: Path) -> JsonDict:
+def pipeline_settings(folder: Path) -> JsonDict:
+    """``config_sentence_transformers.json``; empty where there is none."""
     file = folder / "config_sentence_transformers.json"
     settings: JsonDict = read_json(file, folder) if file.is_file() else {}
     return settings
 
 
-def _prompts(folder: Path) -> dict[str, str]:
-    """Prompts that the source puts before texts, by name, those that are empty left out."""
-    prompts = _prompt_settings(folder).get("prompts")
-    if not isinstance(prompts, dict):
-        return {}
-    return {str(name): str(text) for name, text in prompts.items() if text}
-
-
-def _prompt_notes(prompts: Mapping[str, str]) -> tuple[str, ...]:
-    if not prompts:
-        return ()
-    shown = ", ".join(f"{text!r} ({name})" for name, text in sorted(prompts.items()))
-    return (f"the source has prompts, which the caller puts before texts: {shown}",)
+def _has_prompts(folder: Path) -> bool:
+    prompts = pipeline_settings(folder).get("prompts")
+    return isinstance(prompts, dict) and any(prompts.values())

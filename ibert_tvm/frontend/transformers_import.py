@@ -20,8 +20,9 @@ from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError
 from .finish import described, finish
 from .heads import FeatureModelWithHead, ImageModelWithHead, ModelWithHead
-from .hf_folder import TESTED_ARCHITECTURES, HfFolder, padding_id, problem_type
+from .hf_folder import TESTED_ARCHITECTURES, HfFolder, padding_id
 from .model import CanonicalModel
+from .post_processing import check_scores, read_post_processing
 from .sentence_head import SentenceHead, pooling_head
 from .torch_import import (
     PROBE_SHAPE,
@@ -81,7 +82,10 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     model, missing = load_folder(folder, head)
     wrapper = wrap(model, head, after)
     result = _import(wrapper, model.config, missing, verify)
-    return described(result, **folder.provenance(head))
+    result = described(result, **folder.provenance(head))
+    if verify:
+        check_scores(result.info, model.config, folder.settings)
+    return result
 
 
 def float_module(folder: HfFolder, head: str) -> ModelWithHead:
@@ -111,12 +115,15 @@ def _after(folder: HfFolder, head: str) -> SentenceHead | None:
 def import_model(model: Any, head: str | None, verify: bool) -> CanonicalModel:
     """Import a transformers model in memory; parameters as for `wrap` and `import_folder`."""
     wrapper = wrap(in_float32(model), head)
-    return described(
+    result = described(
         _import(wrapper, model.config, frozenset(), verify),
         source=f"{type(model).__module__}.{type(model).__qualname__}",
         description=f"{model.config.model_type} module in memory, head {wrapper.head}",
-        problem_type=problem_type(getattr(model.config, "problem_type", None), wrapper.head),
+        **read_post_processing(model.config.to_dict(), {}, wrapper.head, type(model).__name__),
     )
+    if verify:
+        check_scores(result.info, model.config, {})
+    return result
 
 
 def _import(

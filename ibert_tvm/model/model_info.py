@@ -13,6 +13,7 @@ from ..common.errors import DocumentError, UsageError
 from ..common.schema import INTEGER, STRING, check, either, one_of
 from ..common.strict_json import JsonDict
 from .heads import HEADS, KINDS
+from .post_processing import POST_PROCESSING_SCHEMA, PROBLEMS, PostProcessing
 
 _DEFAULT_LENGTH = 128
 
@@ -45,16 +46,6 @@ REAL_INPUTS = {
 
 PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
 """What models call their prompts for queries, and for what is searched; the first that is there."""
-
-SCORES = {
-    "single_label_classification": "softmax",
-    "multi_label_classification": "sigmoid",
-    "regression": "none",
-}
-"""What transformers' pipelines make scores of logits with, by ``problem_type``.
-
-A single class has a sigmoid, unless it is a regression.
-"""
 
 
 @dataclass(frozen=True)
@@ -138,11 +129,11 @@ class ModelInfo:
         What the source puts before texts, by name; the tokenizer gets it with the text.
     default_prompt_name
         The prompt of texts for which none is chosen; None to put nothing before them.
-    problem_type
-        What transformers says that logits of texts are of: one of `SCORES`. None if it does not.
     tokenizer_behaviour
         What `ibert_tvm.model.tokenizer_behaviour.behaviour` says of the tokenizer; empty without
         one, and in artefacts of earlier versions.
+    post_processing
+        What the model's own library does with the outputs.
 
     Raises
     ------
@@ -170,8 +161,8 @@ class ModelInfo:
     static_shape: tuple[int | None, int | None] | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
-    problem_type: str | None = None
     tokenizer_behaviour: Mapping[str, str] = field(default_factory=dict)
+    post_processing: PostProcessing = field(default_factory=PostProcessing)
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -190,8 +181,6 @@ class ModelInfo:
                 raise ValueError(f"image_size is {self.image_size}: {real.axes} are needed")
         if self.static_shape is not None and len(self.static_shape) != 2:
             raise ValueError(f"static_shape is {self.static_shape}: batch and length are needed")
-        if self.problem_type not in (None, *SCORES):
-            raise ValueError(f"problem_type is {self.problem_type!r}, none of {', '.join(SCORES)}")
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
             raise ValueError(f"there is no prompt {self.default_prompt_name!r}, the default")
 
@@ -216,13 +205,6 @@ class ModelInfo:
         return self.id2label.get(index, f"LABEL_{index}")
 
     @property
-    def score_function(self) -> str | None:
-        """What makes scores of logits, of `SCORES`; None to go by the number of classes."""
-        if self.problem_type == "single_label_classification" and len(self.id2label) == 1:
-            return None
-        return SCORES.get(self.problem_type or "")
-
-    @property
     def real_input(self) -> RealInput | None:
         """What the model takes as real numbers; None if it takes tokens."""
         return None if self.image_size is None else REAL_INPUTS[self.inputs[0]]
@@ -234,6 +216,7 @@ class ModelInfo:
             for key, value in asdict(self).items()
         }
         document["id2label"] = {str(key): label for key, label in self.id2label.items()}
+        document["post_processing"] = self.post_processing.to_json()
         for name in _OMITTED:
             if document[name] in (None, {}):
                 del document[name]
@@ -251,6 +234,8 @@ class ModelInfo:
             If a value is not allowed.
         """
         check(document, _SCHEMA, "info")
+        document = dict(document)
+        problem = document.pop("problem_type", None)  # of artefacts before post_processing
         if unknown := sorted(set(document) - {item.name for item in fields(cls)}):
             raise DocumentError(f"unknown fields: {', '.join(unknown)}", "info")
         values: JsonDict = {k: tuple(v) if isinstance(v, list) else v for k, v in document.items()}
@@ -259,12 +244,14 @@ class ModelInfo:
             for item in document["outputs"]
         )
         values["id2label"] = {int(key): label for key, label in values.get("id2label", {}).items()}
+        older = {"classes": PROBLEMS[problem]} if problem in PROBLEMS else {}
+        values["post_processing"] = PostProcessing.from_json(values.get("post_processing", older))
         return cls(**values)
 
 
 _LONGEST_NUMBER = 10
 _OMITTED = (
-    *("image_size", "static_shape", "prompts", "default_prompt_name", "problem_type"),
+    *("image_size", "static_shape", "prompts", "default_prompt_name", "post_processing"),
     "tokenizer_behaviour",
 )
 """Fields that a document has only where they are not empty."""
@@ -300,5 +287,6 @@ _SCHEMA = {
     "default_prompt_name?": STRING,
     "problem_type?": STRING,
     "tokenizer_behaviour?": {"*": STRING},
+    "post_processing?": POST_PROCESSING_SCHEMA,
 }
 """What the fields of a document may hold."""

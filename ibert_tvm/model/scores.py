@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +37,76 @@ FUNCTIONS: dict[str, Callable[[Array], NDArray[np.float64]]] = {
     "softmax": softmax,
     "sigmoid": sigmoid,
     "none": lambda logits: logits.astype(np.float64),
+    "tanh": lambda logits: np.tanh(logits.astype(np.float64)),
+    "relu": lambda logits: np.maximum(logits.astype(np.float64), 0),
 }
 """What makes scores of logits, by name."""
+
+
+def _best_tokens(one: Array, other: Array) -> Array:
+    """For every token of a text the largest product with a token of another, [tokens]."""
+    best: Array = (one @ other.T).max(axis=1)
+    return best
+
+
+LATE = ("maxsim", "meanmaxsim")
+"""Of `SIMILARITIES`, those of vectors of tokens."""
+
+SIMILARITIES: dict[str, Callable[[Any, Any], Any]] = {
+    "cosine": lambda a, b: normalized(a) @ normalized(b).T,
+    "dot": lambda a, b: a @ b.T,
+    "euclidean": lambda a, b: [-np.linalg.norm(b - row, axis=1) for row in a],
+    "manhattan": lambda a, b: [-np.abs(b - row).sum(axis=1) for row in a],
+    "maxsim": lambda a, b: [[_best_tokens(q, d).sum() for d in b] for q in a],
+    "meanmaxsim": lambda a, b: [[_best_tokens(q, d).mean() for d in b] for q in a],
+}
+"""How vectors are compared, by sentence-transformers' names: arrays [texts, channels], for
+`LATE` lists of arrays [tokens, channels], to [texts, texts]."""
+
+
+def shortened(
+    vectors: NDArray[np.float32], dimensions: int | None, active: int | None
+) -> NDArray[np.float32]:
+    """Vectors cut to their first channels, or with all but the largest magnitudes set to 0.
+
+    Parameters
+    ----------
+    vectors
+        [texts, channels].
+    dimensions
+        Channels that stay; None to keep all.
+    active
+        Values of a vector that stay; None to keep all.
+    """
+    result = vectors[:, :dimensions]
+    if active is not None and active < result.shape[1]:
+        order = np.argsort(-np.abs(result), axis=1, kind="stable")
+        result = result.copy()
+        np.put_along_axis(result, order[:, active:], 0, axis=1)
+    return result
+
+
+def ranked_documents(
+    logits: Array, function: str | None = None, top_k: int | None = None
+) -> list[tuple[int, float]]:
+    """Documents by their score with a query, as ``CrossEncoder.rank`` orders them.
+
+    Parameters
+    ----------
+    logits
+        [documents, 1].
+    function
+        One of `FUNCTIONS`; by default sigmoid.
+    top_k
+        So many; by default all.
+
+    Returns
+    -------
+    list of (int, float)
+        Place and float32 score, best first; of equal scores the earlier document.
+    """
+    scores = FUNCTIONS[function or "sigmoid"](logits)[:, 0].astype(np.float32)
+    return [(int(i), float(scores[i])) for i in np.argsort(-scores, kind="stable")[:top_k]]
 
 
 def ranked_classes(
@@ -45,6 +114,7 @@ def ranked_classes(
     labels: Sequence[str],
     top_k: int | None = None,
     function: str | None = None,
+    thresholds: float | Mapping[str, float] | None = None,
 ) -> list[list[JsonDict]]:
     """Classes of texts, best first.
 
@@ -58,6 +128,8 @@ def ranked_classes(
         So many; by default all.
     function
         One of `FUNCTIONS`; by default softmax, and sigmoid for a single class.
+    thresholds
+        Least score of all classes, or of each by its name: those below it are left out.
 
     Returns
     -------
@@ -65,10 +137,14 @@ def ranked_classes(
         ``label`` and ``score``.
     """
     scores = FUNCTIONS[function or ("sigmoid" if len(labels) == 1 else "softmax")](logits)
+    if not isinstance(thresholds, Mapping):
+        thresholds = {} if thresholds is None else dict.fromkeys(labels, thresholds)
+    least = [thresholds.get(label, -np.inf) for label in labels]
     return [
         [
             {"label": labels[place], "score": float(row[place])}
-            for place in np.argsort(-row, kind="stable")[:top_k]
-        ]
+            for place in np.argsort(-row, kind="stable")
+            if not row[place] < least[place]
+        ][:top_k]
         for row in scores
     ]

@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 from ..common.errors import IbertError, InputError, UsageError
 from ..common.strict_json import JsonDict
 from ..encoder import Encoder
-from ..model.scores import ranked_classes, sigmoid
+from ..model.scores import ranked_classes, ranked_documents
 from ..model.tokenization import TokenizedBatch
 from ..version import __version__
 from .batcher import Batcher, ClosedError, OverloadedError, UnavailableError
@@ -276,6 +276,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
         vectors, tokens = await service.run(
             name, "encode", [prefix + t for t in texts], request.truncate
         )
+        vectors = encoder.finished(vectors)
         form = _base64 if request.encoding_format == "base64" else _as_is
         return _json(
             {
@@ -293,14 +294,15 @@ def _add_routes(application: FastAPI, service: Service) -> None:
     @application.post("/v1/rerank")
     @application.post("/v2/rerank")
     async def rerank(request: RerankRequest) -> Response:
-        name, _ = service.choose(request.model, "rerank")
+        name, encoder = service.choose(request.model, "rerank")
+        function = encoder.score_function("rerank", request.function)
+        query = encoder.prompt_text(name=request.prompt_name) + request.query
         documents = [d.text if isinstance(d, Document) else d for d in request.documents]
-        pairs = [(request.query, document) for document in documents]
+        pairs = [(query, document) for document in documents]
         logits, tokens = await service.run(name, "rerank", pairs, request.truncate)
-        order = np.argsort(-logits[:, 0], kind="stable")[: request.top_n]
-        scores = sigmoid(logits[:, 0])
         results: list[JsonDict] = [
-            {"index": int(place), "relevance_score": float(scores[place])} for place in order
+            {"index": place, "relevance_score": score}
+            for place, score in ranked_documents(logits, function, request.top_n)
         ]
         if request.return_documents:
             results = [{**r, "document": {"text": documents[r["index"]]}} for r in results]
@@ -316,12 +318,12 @@ def _add_routes(application: FastAPI, service: Service) -> None:
     @application.post("/classify")
     async def classify(request: ClassifyRequest) -> Response:
         name, encoder = service.choose(request.model, "classify")
+        function = encoder.score_function("classify", request.function)
+        least = encoder.thresholds(request.threshold)
         given = [request.inputs] if isinstance(request.inputs, str) else request.inputs
         texts: list[Text] = [t if isinstance(t, str) else (t[0], t[1]) for t in given]
         logits, tokens = await service.run(name, "classify", texts, request.truncate)
-        classes = ranked_classes(
-            logits, encoder.labels, request.top_k, encoder.library.metadata.info.score_function
-        )
+        classes = ranked_classes(logits, encoder.labels, request.top_k, function, least)
         return _json({"model": name, "results": classes, "usage": {"total_tokens": tokens}})
 
     @application.get("/v1/models")

@@ -11,6 +11,13 @@ Pair = Annotated[list[str], Field(min_length=2, max_length=2, description="A pai
 Truncate = Annotated[
     bool, Field(description="Cut off what is too long for the model, instead of refusing it.")
 ]
+Function = Annotated[
+    str | None,
+    Field(description="softmax, sigmoid, none, tanh or relu, in the place of the model's own."),
+]
+PromptName = Annotated[
+    str | None, Field(description="Name of the model's prompt to put before every text or query.")
+]
 Model = Annotated[str | None, Field(description="Name of a model; may be left out if one serves.")]
 
 
@@ -23,9 +30,7 @@ class EmbeddingsRequest(BaseModel):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int | None, Field(ge=1)] = None
     truncate: Truncate = False
-    prompt_name: Annotated[
-        str | None, Field(description="Name of the model's prompt to put before every text.")
-    ] = None
+    prompt_name: PromptName = None
 
 
 class Document(BaseModel):
@@ -43,6 +48,8 @@ class RerankRequest(BaseModel):
     documents: Annotated[list[Text | Document], Field(min_length=1)]
     top_n: Annotated[int | None, Field(ge=1)] = None
     return_documents: bool = False
+    function: Function = None
+    prompt_name: PromptName = None
     truncate: Truncate = False
 
 
@@ -53,4 +60,9 @@ class ClassifyRequest(BaseModel):
     model: Model = None
     inputs: Text | Annotated[list[Text | Pair], Field(min_length=1)]
     top_k: Annotated[int | None, Field(ge=1)] = None
+    function: Function = None
+    threshold: Annotated[
+        float | bool | None,
+        Field(description="Least score of a class; true for what the model's source states."),
+    ] = None
     truncate: Truncate = False

@@ -15,13 +15,12 @@ from tests.encoder.small_encoders import tiny
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Encoder]:
     """An encoder with one of `small_encoders.HEADS`."""
-    folder = tmp_path_factory.mktemp("encoders")
     made: dict[str, Encoder] = {}
 
     def make(kind: str, **info: Any) -> Encoder:
         key = repr((kind, sorted(info.items())))
         if key not in made:
-            made[key] = Encoder(tiny(kind, **info).build(folder / f"{len(made)}.so"))
+            made[key] = Encoder(tiny(kind, **info).build(tmp_path_factory.mktemp(kind) / "tiny.so"))
         return made[key]
 
     return make

@@ -30,13 +30,70 @@ def test_rerank_orders_by_the_models_score(encoder: Make) -> None:
         float(model.library.run_texts([("small world", d)])["embedding"][0, 0]) for d in DOCUMENTS
     ]
     assert len(set(scores)) == len(scores) - 1  # two documents are equal
-    ranked = model.rerank("small world", DOCUMENTS, batch_size=2)
+    ranked = model.rerank("small world", DOCUMENTS, batch_size=2, function="none")
     assert [r["score"] for r in ranked] == sorted(scores, reverse=True)
     assert all(r["score"] == scores[r["corpus_id"]] for r in ranked)
     places = [r["corpus_id"] for r in ranked]
     assert places.index(0) < places.index(4)
-    assert model.rerank("small world", DOCUMENTS, top_k=2) == ranked[:2]
+    best = model.rerank("small world", DOCUMENTS, top_k=2, function="none")
+    assert best == ranked[:2]
     assert model.rerank("small world", []) == []
+    for result in model.rerank("small world", DOCUMENTS):
+        odds = np.exp(-scores[result["corpus_id"]])
+        assert result["score"] == pytest.approx(1 / (1 + odds), abs=1e-7)
+
+
+def test_the_sources_own_functions_are_the_default(messages: Messages, encoder: Make) -> None:
+    stated = {"pairs": "relu", "classes": "none"}
+    settings = {"post_processing": stated, "prompts": {"q": "big "}, "default_prompt_name": "q"}
+    model, plain = encoder("score", **settings), encoder("score")
+    wanted = plain.rerank("big small", DOCUMENTS, function="relu")
+    assert model.rerank("small", DOCUMENTS) == wanted != plain.rerank("small", DOCUMENTS)
+    assert model.rerank("small", DOCUMENTS, prompt="", function="none") == plain.rerank(
+        "small", DOCUMENTS, function="none"
+    )
+    assert model.classify("big") == plain.classify("big", function="none")
+    with messages.raises(UsageError):
+        model.rerank("small", DOCUMENTS, function="gelu")
+
+
+def test_classes_from_a_threshold_on(messages: Messages, encoder: Make) -> None:
+    plain = encoder("classes")
+    every = plain.classify(DOCUMENTS, None)
+    least = np.median([one["score"] for classes in every for one in classes])
+    assert plain.classify(DOCUMENTS, threshold=least) == [
+        [one for one in classes if one["score"] >= least][:1] for classes in every
+    ]
+    thresholds = {"wild": 2.0, "odd": least}
+    model = encoder("classes", post_processing={"thresholds": thresholds})
+    assert model.classify(DOCUMENTS, None) == every
+    assert model.classify(DOCUMENTS, None, threshold=True) == [
+        [one for one in classes if one["score"] >= thresholds.get(one["label"], 0)]
+        for classes in every
+    ]
+    with messages.raises(UsageError):
+        plain.classify(DOCUMENTS, threshold=True)
+
+
+def test_vectors_are_cut_and_compared_as_the_source_says(messages: Messages, encoder: Make) -> None:
+    plain = encoder("embedding")
+    vectors = plain.encode(DOCUMENTS)
+    model = encoder("embedding", post_processing={"dimensions": 2, "similarity": "manhattan"})
+    np.testing.assert_array_equal(model.encode(DOCUMENTS), vectors[:, :2])
+    np.testing.assert_array_equal(plain.encode("big", truncate_dim=2), vectors[0, :2])
+    assert model.embedding_size == 2
+    norms = np.linalg.norm(model.encode(DOCUMENTS, normalize_embeddings=True), axis=1)
+    np.testing.assert_allclose(norms, 1, rtol=1e-6)
+    distances = np.abs(vectors[:, None] - vectors[None]).sum(axis=2)
+    np.testing.assert_allclose(model.similarity(vectors, vectors), -distances, rtol=1e-6)
+    np.testing.assert_allclose(plain.similarity(vectors, vectors).diagonal(), 1, rtol=1e-6)
+    products = plain.similarity(vectors[0], vectors, "dot")
+    np.testing.assert_allclose(products[0], vectors @ vectors[0], rtol=1e-6)
+    tokens = plain.encode(DOCUMENTS, output_value="token_embeddings")
+    late = model.similarity(tokens[:1], tokens, "maxsim")
+    assert late.shape == (1, len(DOCUMENTS)) and late.dtype == np.float32
+    with messages.raises(UsageError):
+        model.similarity(vectors, vectors, "closeness")
 
 
 def test_classify_names_the_classes(encoder: Make) -> None:

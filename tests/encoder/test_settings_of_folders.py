@@ -62,7 +62,8 @@ def test_texts_are_cut_where_the_source_cuts_them(tmp_path: Path, kind: str) -> 
     ("problem", "count", "function"),
     [
         ("multi_label_classification", 3, "sigmoid"),
-        ("single_label_classification", 3, "softmax"),
+        ("single_label_classification", 3, None),
+        (None, 1, None),
         ("regression", 1, "none"),
         (None, 3, None),
     ],
@@ -77,10 +78,10 @@ def test_scores_follow_the_problem_type(
     source = transformers.BertForSequenceClassification(config).eval()
     source.save_pretrained(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
-    for model in (load(tmp_path, verify=False), load(source, verify=False)):
-        assert (model.info.problem_type, model.info.score_function) == (problem, function)
+    for model in (load(tmp_path), load(source, verify=False)):
+        assert model.info.post_processing.classes == function
         assert ModelInfo.from_json(json.loads(json.dumps(model.info.to_json()))) == model.info
-    assert "problem_type" not in load(tmp_path, head="none", verify=False).info.to_json()
+    assert "post_processing" not in load(tmp_path, head="none", verify=False).info.to_json()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     pipeline = transformers.pipeline(
         "text-classification", model=source, tokenizer=tokenizer, top_k=None, device="cpu"
@@ -88,7 +89,7 @@ def test_scores_follow_the_problem_type(
     (wanted,) = pipeline(["hello big world"])
     logits = source(**tokenizer("hello big world", return_tensors="pt")).logits.detach().numpy()
     (found,) = ranked_classes(
-        logits, [*model.info.id2label.values()], None, model.info.score_function
+        logits, [*model.info.id2label.values()], None, model.info.post_processing.classes
     )
     for one, other in zip(found, wanted, strict=True):
         assert one["label"] == other["label"]

@@ -152,9 +152,7 @@ def test_a_reranker_gives_its_score(listed, tmp_path):
     config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     loaded, tokens = load(tmp_path), tokens_of()
-    assert loaded.info.notes == (
-        "the source applies Sigmoid to its logits; the compiled model does not",
-    )
+    assert loaded.info.post_processing.pairs == "sigmoid"
     assert [(o.name, o.kind) for o in loaded.info.outputs] == [("logits", "logits")]
     assert loaded.info.id2label == {0: "LABEL_0"}
     wanted = hidden_of(model, tokens)
@@ -163,13 +161,11 @@ def test_a_reranker_gives_its_score(listed, tmp_path):
 
 
 @pytest.mark.slow
-def test_prompts_are_left_to_the_caller(tmp_path, messages):
+def test_prompts_are_kept_and_cannot_be_left_out_of_a_pooling(tmp_path, messages):
     save(tmp_path, [TRANSFORMER, pooling("mean")])
     document = {"prompts": {"query": "query: ", "document": ""}}
     (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(document))
-    assert load(tmp_path, verify=False).info.notes == (
-        "the source has prompts, which the caller puts before texts: 'query: ' (query)",
-    )
+    assert load(tmp_path, verify=False).info.prompts == {"query": "query: "}
     kind, place, config = pooling("mean")
     save(tmp_path, [TRANSFORMER, (kind, place, config | {"include_prompt": False})])
     with messages.raises(ModelSourceError):

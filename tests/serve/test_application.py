@@ -119,9 +119,11 @@ def test_rerank_and_classify_are_the_librarys(
             answer = (await client.post(path, json=request)).json()
             assert [r["index"] for r in answer["results"]] == [r["corpus_id"] for r in expected]
             for result, own in zip(answer["results"], expected, strict=True):
-                assert result["relevance_score"] == pytest.approx(
-                    1 / (1 + np.exp(-own["score"])), abs=1e-12
-                )
+                assert result["relevance_score"] == own["score"]
+        raw = (await client.post("/rerank", json={**request, "function": "none"})).json()
+        assert [r["relevance_score"] for r in raw["results"]] == [
+            r["score"] for r in encoders["score"].rerank("small world", documents, function="none")
+        ]
         request |= {"documents": [{"text": d} for d in documents], "top_n": 2}
         best = (await client.post("/rerank", json={**request, "return_documents": True})).json()
         assert [r["document"]["text"] for r in best["results"]] == [
@@ -131,6 +133,11 @@ def test_rerank_and_classify_are_the_librarys(
         answer = await client.post("/classify", json={"inputs": inputs, "model": "classes"})
         expected = encoders["classes"].classify(["big", ("hello", "small")], top_k=None)
         assert answer.json()["results"] == expected
+        chosen = {"inputs": inputs, "model": "classes", "function": "sigmoid", "threshold": 0.5}
+        answer = await client.post("/classify", json=chosen)
+        assert answer.json()["results"] == encoders["classes"].classify(
+            ["big", ("hello", "small")], top_k=None, function="sigmoid", threshold=0.5
+        )
 
     served()(use)
 
@@ -263,6 +270,8 @@ _JSON = {"content-type": "application/json"}
         ("/classify", {"inputs": "a"}, 400, "the request names no model"),
         ("/classify", {"inputs": [["a"]], "model": "classes"}, 400, "at least 2 items"),
         ("/rerank", {"query": "a", "documents": [], "model": "score"}, 400, "at least 1 item"),
+        ("/classify", {"inputs": "a", "model": "classes", "function": "exec"}, 400, "tanh"),
+        ("/classify", {"inputs": "a", "model": "classes", "threshold": True}, 400, "states none"),
         ("/elsewhere", {}, 404, "Not Found"),
     ],
 )

@@ -13,8 +13,9 @@ from ...model.tokenization import Tokenizer, tokenizer_files
 from ..errors import ModelSourceError
 from ..finish import described
 from ..folder_files import MAX_BYTES, MAX_DEPTH
-from ..hf_folder import given_tokenizer, padding_id, problem_type
+from ..hf_folder import given_tokenizer, padding_id
 from ..model import CanonicalModel
+from ..post_processing import check_scores, read_post_processing
 from ..qdq.importing import import_quantised_onnx_model
 from ..qdq.qoperator import is_quantised
 from ..request import Request
@@ -51,7 +52,8 @@ def load_onnx(file: Path, request: Request) -> CanonicalModel:
     assert inputs is None or isinstance(inputs, Mapping)  # as the record of the source says
     model, sources = read_model_files(file)
     folder = request.tokenizer or file.parent
-    config = _config(file.parent, folder)
+    config = _document("config.json", file.parent, folder)
+    settings = _document("config_sentence_transformers.json", file.parent, folder)
     files = given_tokenizer(folder) if request.tokenizer else source_tokenizer(folder)
     pad = padding_id(config.get("pad_token_id"))
     if files and pad is None:
@@ -68,7 +70,7 @@ def load_onnx(file: Path, request: Request) -> CanonicalModel:
         verify=request.verify,
     )
     classes = HEADS[result.info.head].labelled
-    return described(
+    result = described(
         result,
         source=str(file),
         description=f"ONNX model {file.name}, head {result.info.head}",
@@ -76,26 +78,30 @@ def load_onnx(file: Path, request: Request) -> CanonicalModel:
         tokenizer=files,
         architecture=str(config.get("model_type") or "onnx"),
         id2label=result.info.id2label if classes else {},
-        problem_type=problem_type(config.get("problem_type"), result.info.head),
+        **read_post_processing(config, settings, result.info.head, str(file.parent)),
     )
+    if request.verify and config:
+        check_scores(result.info, config, settings)
+    return result
 
 
 def files_of(file: Path) -> list[Path]:
     """List what importing a file reads: it, the files of its data, and what lies beside it."""
-    beside = [file.parent / name for name in ("config.json", *tokenizer_files(file.parent))]
+    names = ("config.json", "config_sentence_transformers.json", *tokenizer_files(file.parent))
+    beside = [file.parent / name for name in names]
     return [*data_files(file), *(path for path in beside if path.is_file())]
 
 
-def _config(*folders: Path) -> JsonDict:
-    """Return the first ``config.json``; nothing depends on it, so that it may be missing."""
+def _document(name: str, *folders: Path) -> JsonDict:
+    """Return the first document of that name; the import needs none, so that it may be missing."""
     for folder in folders:
-        file = folder / "config.json"
+        file = folder / name
         if file.is_file():
             try:
                 content = read_json(file, MAX_BYTES, MAX_DEPTH)
             except DocumentError as error:
                 raise ModelSourceError(
-                    "config.json cannot be read",
+                    f"{name} cannot be read",
                     where=str(file),
                     why=error.what,
                     todo="copy it again, or remove it: the ONNX file does not need it",
