@@ -77,7 +77,8 @@ class IbertModule(InputModule):
         self.__dict__.pop("tokenizer", None)  # it has the length, too
 
     def on_model_ready(self, model: Any) -> None:
-        """Give a `SentenceTransformer` the prompts of the source, as far as it has no others."""
+        """Give a `SentenceTransformer` the settings of the source, as far as it has no others."""
+        known = self.encoder.post_processing
         model.prompts.update(
             {
                 name: text
@@ -87,23 +88,15 @@ class IbertModule(InputModule):
         )
         if model.default_prompt_name is None:
             model.default_prompt_name = self.encoder.default_prompt_name
-
-    def get_embedding_dimension(self) -> int | None:
-        """Channels of the vectors; None where only tokens have some."""
-        return self.encoder.embedding_size
-
-    def on_model_ready(self, model: Any) -> None:
-        """Give a SentenceTransformer the settings of the model's source that it was not given."""
-        known = self.encoder.post_processing
-        if not any(model.prompts.values()):
-            model.prompts |= self.encoder.prompts
-        if model.default_prompt_name is None:
-            model.default_prompt_name = self.encoder.default_prompt_name
         if known.similarity is not None and getattr(model, "_similarity_fn_name", "") is None:
             model.similarity_fn_name = known.similarity
         for name, size in (("truncate_dim", known.dimensions), ("max_active_dims", known.active)):
             if getattr(model, name, 0) is None:
                 setattr(model, name, size)
+
+    def get_embedding_dimension(self) -> int | None:
+        """Channels of the vectors; None where only tokens have some."""
+        return self.encoder.embedding_size
 
     def preprocess(
         self,
