@@ -225,7 +225,7 @@ def _check_pairs(
 
     copied = copy.deepcopy(config)  # a key of it is deleted
 
-    class Rules(CrossEncoder):  # type: ignore[misc]
+    class Rules(CrossEncoder):
         """The rules of a CrossEncoder for its function, without its network."""
 
         config, num_labels = copied, 1
@@ -233,7 +233,8 @@ def _check_pairs(
         def __init__(self) -> None:
             torch.nn.Module.__init__(self)
             self.activation_fn = self.default_prompt_name = self.keep_in_fp32_modules = None
-            self.prompts, self.trust_remote_code = {}, False
+            self.prompts: dict[str, str] = {}
+            self.trust_remote_code = False
 
     try:
         rules = Rules()
