@@ -153,7 +153,9 @@ def _by_transformers(
         if lower_case:
             _put_lower_case_first(original.backend_tokenizer)
         stored = _stored(original)
-        _compare(folder, original, Tokenizer(stored))
+    ours = Tokenizer(stored)
+    with _by_them(folder):
+        _compare(folder, original, ours)
     return stored
 
 

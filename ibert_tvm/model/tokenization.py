@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import DocumentError, IbertError, InputError, ModelError
 from ..common.strict_json import JsonDict, JsonObject, decode, parse, read_bytes
+from .tokenizer_limits import check_components
 
 # What a tokenizer may need, best first: the first group that is complete is the tokenizer itself.
 _GROUPS = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
@@ -180,6 +181,8 @@ class Tokenizer:
         config = self._json("tokenizer_config.json")
         self._lock = threading.Lock()
         self._tokenizer = self._build(config)
+        with refusing("tokenizer.json"):
+            self._expansion = check_components(self._tokenizer)
         self._tokenizer.no_padding()
         self.pad_id = self._find_pad_id(config)
         length = config.get("model_max_length")
@@ -210,8 +213,11 @@ class Tokenizer:
         with self._lock:
             self._tokenizer.no_truncation()
             for start in range(0, len(texts), _AT_ONCE):
+                chunk = texts[start : start + _AT_ONCE]
                 with refusing(_BEHAVIOUR):
-                    encodings = self._tokenizer.encode_batch(texts[start : start + _AT_ONCE])
+                    for index, text in enumerate(chunk, start):
+                        self._expansion.check(text, index)
+                    encodings = self._tokenizer.encode_batch(chunk)
                 yield from (encoding.ids for encoding in encodings)
 
     def check_ids(self, vocab_size: int) -> None:
@@ -275,7 +281,7 @@ class Tokenizer:
             If there is no text, one is empty, one is not a string or has half of a surrogate pair,
             or one gives no token.
         """
-        items = [_checked(text, index, allow_empty) for index, text in enumerate(texts)]
+        items = [self._checked(text, index, allow_empty) for index, text in enumerate(texts)]
         if not items:
             raise InputError("no text was given", todo="give at least one text")
         with self._lock:  # truncation is a state of the tokenizer, and other threads may encode
@@ -290,6 +296,12 @@ class Tokenizer:
         for index, encoding in enumerate(encodings):
             if not encoding.ids:
                 raise _no_token(index)
+            if len(encoding.ids) > max_length:
+                raise InputError(
+                    f"text {index} cannot be cut to {max_length} tokens",
+                    why=f"with its special tokens it still has {len(encoding.ids)}",
+                    todo="compile with a larger --seq-len",
+                )
         return self._padded([(e.ids, e.type_ids) for e in encodings], pad_to, truncated)
 
     def windows(
@@ -317,7 +329,7 @@ class Tokenizer:
             If a text is empty, is no string, has half of a surrogate pair, gives no token, or
             leaves no room in a window.
         """
-        _checked(text, 0)
+        self._checked(text, 0)
         pair = isinstance(text, tuple)
         with self._lock:
             self._tokenizer.no_truncation()
@@ -361,6 +373,15 @@ class Tokenizer:
     def batch_of(self, windows: Sequence[Window]) -> TokenizedBatch:
         """Pad windows to one length, in their order."""
         return self._padded([(window.ids, window.type_ids) for window in windows], None, ())
+
+    def _checked(
+        self, text: object, index: int, allow_empty: bool = False
+    ) -> str | tuple[str, str]:
+        checked = _valid(text, index, allow_empty)
+        for part in checked if isinstance(checked, tuple) else (checked,):
+            with refusing(_BEHAVIOUR):
+                self._expansion.check(part, index)
+        return checked
 
     def _padded(
         self,
@@ -470,7 +491,7 @@ def _no_token(index: int) -> InputError:
     )
 
 
-def _checked(text: object, index: int, allow_empty: bool = False) -> str | tuple[str, str]:
+def _valid(text: object, index: int, allow_empty: bool = False) -> str | tuple[str, str]:
     parts = text if isinstance(text, tuple) else (text,)
     if len(parts) not in (1, 2) or not all(isinstance(part, str) for part in parts):
         raise InputError(

@@ -43,6 +43,8 @@ PROBE_LENGTHS = (_LONG, 24)
 """Tokens that every probe is cut to: not at all, and most of them."""
 _WORDS = 64
 """Of the vocabulary, in one text."""
+_LONGEST_WORD = 64
+"""Characters; longer words are in the vocabulary's digest alone."""
 _HEX_DIGITS = 8
 """Of the digest of a part, which only says where a difference is."""
 _SHOWN = 400
@@ -143,7 +145,7 @@ def _parts(tokenizer: Tokenizer) -> Iterator[_Part]:
     yield _Part("settings", settings, _short(settings))
     vocabulary = tokenizer.vocabulary()
     yield _Part("vocabulary", vocabulary, f"{len(vocabulary)} tokens")
-    words = sorted(word for word, _ in vocabulary)
+    words = sorted(word for word, _ in vocabulary if len(word) <= _LONGEST_WORD)
     texts = [" ".join(words[at : at + _WORDS]) for at in range(0, len(words), _WORDS)]
     ids = [*tokenizer.ids_of(texts)]
     yield _Part("texts of all words", ids, f"{sum(map(len, ids))} ids")

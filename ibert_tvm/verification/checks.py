@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..common.errors import DeviceError, IbertError, LibraryError, ModelError
+from ..common.errors import DeviceError, IbertError
 from ..common.strict_json import JsonObject
 from ..common.types import Array
 from ..evaluation.evaluate import evaluate_integers
@@ -175,7 +175,7 @@ def check_tokenizer(
         if not (files or model.tokenizer or recorded):
             return []
         found = _tokenizer_findings(recorded, files, model.tokenizer)
-    except (LibraryError, ModelError) as error:
+    except IbertError as error:
         found = [one_line(error)]
     why = ""
     if not recorded:

@@ -386,7 +386,16 @@ def _tokenizers() -> list[Files]:
         "merges.txt": b"#version: 0.2\na b\n",
         "tokenizer_config.json": b"{}",
     }
-    return [words, pairs, merges]
+    from tokenizers import Regex, normalizers, processors
+
+    fast.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(" +"), " "), normalizers.Prepend("a")]
+    )
+    fast.post_processor = processors.TemplateProcessing(
+        single="<pad> $A", pair="<pad> $A b $B:1", special_tokens=[("<pad>", 0), ("b", 2)]
+    )
+    parts = {**pairs, "tokenizer.json": fast.to_str().encode()}
+    return [words, pairs, merges, parts]
 
 
 def _tokenize(folder: Path) -> object:
