@@ -44,7 +44,8 @@ def command(
     Also /health, /metrics for Prometheus, and /docs. Stops on SIGTERM or Ctrl-C,
     when requests that run are answered. With a key in the environment variable
     IBERT_API_KEY, clients have to send it. A worker that dies is started again,
-    and what it was computing is computed again.
+    and what it was computing is computed again. SIGHUP, and with a key POST /reload,
+    load the files again and lose no request.
 
     Parameters
     ----------
@@ -74,6 +75,7 @@ def command(
         where="ibert serve",
     )
     from ..encoder import Encoder
+    from ..serve.models import load_copy
     from ..serve.server import listen, serve
     from .progress import progress
 
@@ -86,16 +88,18 @@ def command(
             todo="rename one of the files",
         )
     key = os.environ.get(_KEY) or None
+    files = dict(zip(names, models, strict=True))
+
+    def load(name: str) -> Encoder:
+        return load_copy(files[name], threads, device)
+
     with listen(host, port) as socket, progress("loading"):
-        encoders = {
-            name: Encoder(path, num_threads=threads, device=device)
-            for name, path in zip(names, models, strict=True)
-        }
+        encoders = {name: load(name) for name in names}
         address = "http://{}:{}".format(*socket.getsockname()[:2])
 
         def ready() -> None:
             echo(f"serving {', '.join(names)} on {address}", err=True)
 
-        answered = serve(encoders, socket, limits, key, ready, workers)
+        answered = serve(encoders, socket, limits, key, ready, workers, load)
     document = {"address": address, "models": names, "requests": answered}
     return CommandResult(document, [f"stopped; answered {answered} requests on {address}"])

@@ -53,6 +53,13 @@ class RerankRequest(BaseModel):
     truncate: Truncate = False
 
 
+class ReloadRequest(BaseModel):
+    """Which model to load again from its file; all of them if none is named."""
+
+    model_config = ConfigDict(extra="ignore")
+    model: Annotated[str | None, Field(description="Name of a model.")] = None
+
+
 class ClassifyRequest(BaseModel):
     """Texts, or pairs of texts, to classify."""
 

@@ -120,6 +120,8 @@ class ProcessRunner(Runner):
     ----------
     library
         What to run; nothing of it is run here.
+    name
+        What errors call it.
     outputs
         Outputs that are asked for.
     threads
@@ -129,10 +131,16 @@ class ProcessRunner(Runner):
     """
 
     def __init__(
-        self, library: Library, outputs: Sequence[str], threads: int | None, seconds: float
+        self,
+        library: Library,
+        name: str,
+        outputs: Sequence[str],
+        threads: int | None,
+        seconds: float,
     ) -> None:
-        self._path = library.metadata.path
-        self._load = (str(self._path.absolute()), threads, library.device, tuple(outputs))
+        self._name = name
+        path = str(library.metadata.path.absolute())
+        self._load = (path, threads, library.device, tuple(outputs))
         self._digest = library.metadata.digest
         self._seconds = seconds
         self._process: ServiceProcess | None = None
@@ -154,7 +162,7 @@ class ProcessRunner(Runner):
             process.kill()
             raise LibraryError(
                 "a worker did not start",
-                where=str(self._path),
+                where=self._name,
                 why=str(error) or "it took too long",
                 todo="see whether `ibert run` can run the library",
             ) from error
@@ -162,7 +170,7 @@ class ProcessRunner(Runner):
             process.kill()
             raise LibraryError(
                 "a worker did not start",
-                where=str(self._path),
+                where=self._name,
                 why="the file is not the one that this server was started with",
                 todo="start the server again",
             )
@@ -177,7 +185,7 @@ class ProcessRunner(Runner):
             If the process ended meanwhile, or was ended because it took too long.
         """
         if self._process is None:
-            raise WorkerLostError("a worker is gone", where=str(self._path))
+            raise WorkerLostError("a worker is gone", where=self._name)
         values = (tokens.ids, tokens.type_ids, tokens.lengths)
         try:
             answer: Outputs = self._process.call("run", values, self._seconds, 2 * self._seconds)
@@ -185,7 +193,7 @@ class ProcessRunner(Runner):
             why = str(error) or f"it took longer than {self._seconds:g} s"
             self._end()
             raise WorkerLostError(
-                "a worker was lost", where=str(self._path), why=why, todo="try again"
+                "a worker was lost", where=self._name, why=why, todo="try again"
             ) from error
         return answer
 
@@ -206,7 +214,7 @@ class ProcessRunner(Runner):
 
 
 def runners_of(
-    library: Library, outputs: Sequence[str], workers: int, seconds: float
+    library: Library, name: str, outputs: Sequence[str], workers: int, seconds: float
 ) -> list[Runner]:
     """What computes batches of a model.
 
@@ -214,6 +222,8 @@ def runners_of(
     ----------
     library
         The model.
+    name
+        What errors call it.
     outputs
         Outputs that are asked for.
     workers
@@ -232,4 +242,4 @@ def runners_of(
     # Others refuse a number: a GPU has none, and plain C functions run in the caller's thread.
     threaded = metadata.runtime == "tvm" and metadata.device == "cpu"
     threads: Any = max(1, library.num_threads // workers) if threaded else None
-    return [ProcessRunner(library, outputs, threads, seconds) for _ in range(workers)]
+    return [ProcessRunner(library, name, outputs, threads, seconds) for _ in range(workers)]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import logging
+import signal
 import socket
 from collections.abc import Callable, Mapping
 from types import FrameType
 
 import uvicorn
 
-from ..common.errors import UsageError
+from ..common.errors import IbertError, UsageError
 from ..encoder import Encoder
 from .application import create_application
 from .limits import Limits
+from .models import Load, Service
 
 _logger = logging.getLogger(__name__)
 _BACKLOG = 2048
@@ -62,14 +66,21 @@ def listen(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """Stops on a signal, and does not raise it again when it has stopped: that is no failure."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._service, self._ready = service, ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self._reload()))
         if self.started:
             self._ready()
+
+    async def _reload(self) -> None:
+        for name in self._service.models:
+            with contextlib.suppress(IbertError):  # which is in the log
+                await self._service.reload(name)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit  # the second time
@@ -83,8 +94,11 @@ def serve(
     api_key: str | None,
     ready: Callable[[], None],
     workers: int = 1,
+    load: Load | None = None,
 ) -> int:
     """Answer requests until SIGINT or SIGTERM; those that run are answered before it returns.
+
+    SIGHUP loads all models again.
 
     Parameters
     ----------
@@ -100,6 +114,8 @@ def serve(
         Called when requests are answered.
     workers
         As `create_application` takes.
+    load
+        Likewise.
 
     Returns
     -------
@@ -120,10 +136,7 @@ def serve(
             "IBERT_API_KEY",
             address,
         )
-    application = create_application(encoders, limits, api_key, workers)
-    if workers:
-        for encoder in encoders.values():
-            encoder.close()
+    application = create_application(encoders, limits, api_key, workers, load)
     config = uvicorn.Config(
         application,
         log_config=None,
@@ -131,7 +144,7 @@ def serve(
         server_header=False,
         timeout_graceful_shutdown=int(limits.stop_seconds),
     )
-    server = _Server(config, ready)
+    server = _Server(config, application.state.service, ready)
     try:
         server.run(sockets=[opened])
     finally:

@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from ibert_tvm import Encoder
+from ibert_tvm.common.errors import LibraryError
 from tests.cli.conftest import ibert  # noqa: F401  a fixture
 from tests.encoder.small_encoders import WORDS, tiny
 from tests.encoder.test_encode import texts_of
@@ -168,37 +169,113 @@ def test_a_worker_that_hangs_is_replaced(library: Path) -> None:
         np.testing.assert_array_equal(vectors_of(client, address, ["big"]), expected)
 
 
+def other_library(folder: Path) -> Path:
+    """A library of the same kind that gives other vectors."""
+    model = tiny("embedding")
+    scales = [{**output, "scale": output["scale"] * 2} for output in model.metadata["outputs"]]
+    model.metadata_changes["outputs"] = scales
+    return model.build(folder / "other.so")
+
+
+@contextmanager
+def asking(address: str, expected: dict[str, np.ndarray]) -> Iterator[set[str]]:
+    """Ask all the time, and check that every answer is right for the library that it names."""
+    import httpx
+
+    stop, texts, seen = threading.Event(), texts_of(6, 12), set()
+
+    def ask(number: int) -> None:
+        with httpx.Client(headers=HEADERS, timeout=30) as client:
+            while not stop.is_set():
+                some = slice(number % 3, number % 3 + 3)
+                answer = client.post(f"{address}/v1/embeddings", json={"input": texts[some]})
+                assert answer.status_code == 200, answer.text
+                digest = answer.headers["x-model-digest"]
+                assert answer.json()["system_fingerprint"] == digest
+                got = [item["embedding"] for item in answer.json()["data"]]
+                np.testing.assert_array_equal(np.float32(got), expected[digest][some])
+                seen.add(digest)
+
+    with ThreadPoolExecutor(6) as pool:
+        clients = [pool.submit(ask, number) for number in range(6)]
+        try:
+            yield seen
+        finally:
+            stop.set()
+        for client in clients:
+            client.result()
+
+
+def digest_and_vectors(library: Path) -> tuple[str, np.ndarray]:
+    with Encoder(library) as encoder:
+        return encoder.library.metadata.digest, encoder.encode(texts_of(6, 12))
+
+
+@pytest.mark.parametrize(
+    "workers", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)]
+)
+def test_a_reload_under_load_loses_nothing(library: Path, tmp_path: Path, workers: int) -> None:
+    import httpx
+
+    other = other_library(tmp_path)
+    found = [digest_and_vectors(path) for path in (library, other)]
+    (first, _), (second, _) = found
+    new, old = other.read_bytes(), library.read_bytes()
+    with (
+        serving(library, "--workers", workers) as (process, address),
+        httpx.Client(headers=HEADERS, timeout=60) as client,
+        asking(address, dict(found)) as seen,
+    ):
+        ask = partial(client.post, f"{address}/reload")
+        assert ask(json={}).json()["data"] == [{"id": "tiny", "digest": first, "changed": False}]
+        library.write_bytes(new)  # the file itself is overwritten: a copy of it is served
+        if workers:
+            workers_of(process)[0].kill()
+            wait_for(lambda: restarts(client, address) == 1)
+        answer = ask(json={"model": "tiny"})
+        assert answer.json()["data"] == [{"id": "tiny", "digest": second, "changed": True}]
+        library.write_bytes(b"broken")
+        broken = ask(json={})
+        assert broken.status_code == 409
+        assert "cannot read the library" in broken.json()["error"]["message"]
+        library.write_bytes(old)
+        process.send_signal(signal.SIGHUP)
+        models = f"{address}/v1/models"
+        wait_for(lambda: client.get(models).json()["data"][0]["digest"] == first)
+        wait_for(lambda: len(workers_of(process)) == workers)
+    assert seen == {first, second}
+
+
+@pytest.mark.slow
+def test_what_serves_something_else_takes_no_place(library: Path, tmp_path: Path) -> None:
+    import httpx
+
+    with serving(library) as (_, address), httpx.Client(headers=HEADERS, timeout=60) as client:
+        ask = partial(client.post, f"{address}/reload")
+        tiny("score").build(tmp_path / "score.so").replace(library)
+        answer = ask(json={})
+        assert (answer.status_code, answer.json()["error"]["message"]) == (
+            409,
+            "tiny is not replaced, and the library of before serves\n"
+            "  why: its methods are ['rerank', 'classify']: "
+            "those of the library that runs are ['encode']\n"
+            "  what to do: put a whole library of the same kind in its place, and ask again",
+        )
+        assert ask(json={"model": "../other"}).status_code == 404
+        assert httpx.post(f"{address}/reload", json={}).status_code == 401
+        assert vectors_of(client, address, ["big"]).shape == (1, 3)
+
+
 @pytest.mark.slow
 def test_no_worker_is_started_of_another_file(library: Path, tmp_path: Path) -> None:
     """What was asked before and what is asked after a restart have vectors of one model."""
-    import httpx
+    from ibert_tvm.serve.runners import ProcessRunner
 
-    other = tiny("embedding", prompts={"query": "big "}).build(tmp_path / "other.so")
-    with (
-        serving(library) as (process, address),
-        httpx.Client(headers=HEADERS, timeout=30) as client,
-    ):
-        kept = library.read_bytes()
-        other.replace(library)
-        workers_of(process)[0].kill()
-        health = wait_for(lambda: (h := client.get(f"{address}/health")).status_code == 503 and h)
-        assert health.json()["status"] == "unavailable"
-        answer = client.post(f"{address}/v1/embeddings", json={"input": "big"})
-        assert answer.status_code == 503
-        again = library.with_name("again")
-        again.write_bytes(kept)
-        again.replace(library)
-        wait_for(lambda: client.get(f"{address}/health").status_code == 200)
-        expected = Encoder(library).encode(["big"])
-        wait_for(
-            lambda: (
-                client.post(f"{address}/v1/embeddings", json={"input": "big"}).status_code == 200
-            )
-        )
-        np.testing.assert_array_equal(vectors_of(client, address, ["big"]), expected)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
-    assert "the file is not the one that this server was started with" in err
+    with Encoder(library) as encoder:
+        runner = ProcessRunner(encoder.library, "tiny", ["embedding"], 1, 10.0)
+        other_library(tmp_path).replace(library)
+        with pytest.raises(LibraryError, match="the file is not the one that this server"):
+            runner.start()
 
 
 def test_an_address_that_is_taken(library: Path, ibert) -> None:  # noqa: F811
