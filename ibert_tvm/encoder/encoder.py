@@ -29,7 +29,7 @@ from ..model.scores import (
 from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library
 from .batches import Part, Text, run_batches
-from .entities import TaggedToken, entities, tagged_tokens
+from .entities import STRATEGIES, TaggedToken, entities, tagged_tokens
 from .prepared import Options, prepared_library
 from .progress import progress_bar
 from .spans import Span, best_span
@@ -424,8 +424,9 @@ class Encoder:
         ----------
         texts
             A text, or any number.
-        aggregation_strategy : {"simple", "none"}
-            Neighbouring tokens of one class as one entity, or every token by itself.
+        aggregation_strategy : {"simple", "none", "first", "max", "average"}
+            Neighbouring tokens of one class as one entity, or every token by itself; or
+            neighbouring words, each with the class of its first or surest token, or of the mean.
         batch_size
             Windows of a batch.
 
@@ -443,7 +444,7 @@ class Encoder:
             If a text is no text, or empty.
         """
         name = self.output_name("tag")
-        check_choice("aggregation_strategy", aggregation_strategy, ("simple", "none"))
+        check_choice("aggregation_strategy", aggregation_strategy, STRATEGIES)
         items = [texts] if isinstance(texts, str) else _listed(texts)
         windows = [
             (text, window)
@@ -454,8 +455,14 @@ class Encoder:
         for (text, window), logits in zip(
             windows, self._run_windows([w for _, w in windows], name, batch_size), strict=True
         ):
-            tokens[text] += tagged_tokens(window, softmax(logits), self.library.metadata.info.label)
-        grouped = aggregation_strategy == "simple"
+            tokens[text] += tagged_tokens(
+                window,
+                softmax(logits),
+                self.library.metadata.info.label,
+                aggregation_strategy,
+                self.tokenizer.continued(window, items[text]),
+            )
+        grouped = aggregation_strategy != "none"
         results = [entities(text, t, grouped) for text, t in zip(items, tokens, strict=True)]
         return results[0] if isinstance(texts, str) else results
 

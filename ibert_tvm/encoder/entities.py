@@ -13,10 +13,20 @@ from ..model.tokenization import Window
 
 OUTSIDE = "O"
 
+_Rows = NDArray[np.float64]
+WORDS: dict[str, Callable[[_Rows], _Rows]] = {
+    "first": lambda rows: rows[0],
+    "max": lambda rows: rows[rows.max(axis=1).argmax()],
+    "average": lambda rows: rows.mean(axis=0),
+}
+"""Probabilities of a word, from those of its tokens [tokens, classes]."""
+STRATEGIES = ("none", "simple", *WORDS)
+"""Values of `aggregation_strategy`: tokens, neighbouring tokens, or neighbouring words."""
+
 
 @dataclass(frozen=True)
 class TaggedToken:
-    """A token with its most likely class.
+    """A token, or a word, with its most likely class.
 
     Attributes
     ----------
@@ -35,9 +45,13 @@ class TaggedToken:
 
 
 def tagged_tokens(
-    window: Window, probabilities: NDArray[np.float64], name: Callable[[int], str]
+    window: Window,
+    probabilities: _Rows,
+    name: Callable[[int], str],
+    strategy: str = "none",
+    continued: Sequence[bool] = (),
 ) -> list[TaggedToken]:
-    """Most likely classes of a window's tokens, those of special tokens left out.
+    """Most likely classes of a window's tokens or words, those of special tokens left out.
 
     Parameters
     ----------
@@ -47,18 +61,29 @@ def tagged_tokens(
         float64 [tokens, classes].
     name
         Name of a class by its number.
+    strategy
+        One of `STRATEGIES`; those of `WORDS` give words.
+    continued
+        Whether a token is part of the word before it; needed for words.
 
     Returns
     -------
     list of TaggedToken
         In the order of the text.
     """
-    found = []
+    words: list[list[int]] = []
     for place, text in enumerate(window.texts):
-        if text is not None:
-            best = int(probabilities[place].argmax())
-            start, end = window.offsets[place]
-            found.append(TaggedToken(name(best), float(probabilities[place, best]), start, end))
+        if text is None:
+            continue
+        if words and strategy in WORDS and continued[place]:
+            words[-1].append(place)
+        else:
+            words.append([place])
+    found = []
+    for places in words:
+        row = WORDS.get(strategy, WORDS["first"])(probabilities[places])
+        start, end = window.offsets[places[0]][0], window.offsets[places[-1]][1]
+        found.append(TaggedToken(name(int(row.argmax())), float(row.max()), start, end))
     return found
 
 
@@ -73,6 +98,7 @@ def entities(text: str, tokens: Sequence[TaggedToken], grouped: bool) -> list[Js
         All of its tokens.
     grouped
         Join neighbours of one class: ``B-`` begins an entity, ``I-`` or no prefix continues it.
+        Another prefix is part of the class, but not of the group's name, as in transformers.
 
     Returns
     -------
@@ -87,6 +113,7 @@ def entities(text: str, tokens: Sequence[TaggedToken], grouped: bool) -> list[Js
             groups[-1][1].append(token)
         else:
             groups.append((kind, [token]))
+    named = [(kind.split("-", 1)[-1] if grouped else kind, members) for kind, members in groups]
     return [
         {
             "entity_group" if grouped else "entity": kind,
@@ -95,7 +122,7 @@ def entities(text: str, tokens: Sequence[TaggedToken], grouped: bool) -> list[Js
             "start": members[0].start,
             "end": members[-1].end,
         }
-        for kind, members in groups
+        for kind, members in named
         if kind != OUTSIDE
     ]
 

@@ -247,6 +247,24 @@ class Tokenizer:
                 "`resize_token_embeddings` of transformers does",
             )
 
+    def continued(self, window: Window, text: str) -> list[bool]:
+        """Whether each token of a text's window is part of the word before it.
+
+        As transformers' pipeline for tokens sees it: where the vocabulary has no prefix for such
+        tokens, words are what stands between spaces.
+        """
+        model = self._tokenizer.model
+        prefixed = bool(getattr(model, "continuing_subword_prefix", None))
+        unknown = self.special_tokens.get("unk_token", getattr(model, "unk_token", None))
+        found = []
+        for index, (start, end) in zip(window.ids, window.offsets, strict=True):
+            token = self._tokenizer.id_to_token(index) or ""
+            part = start > 0 and " " not in text[start - 1 : start + 1]
+            if prefixed:
+                part = len(token) != len(text[start:end])
+            found.append(part and token != unknown)
+        return found
+
     def fast_copy(self) -> Any:
         """A copy as a `tokenizers.Tokenizer`, for packages that want one; it truncates nothing."""
         from tokenizers import Tokenizer as FastTokenizer

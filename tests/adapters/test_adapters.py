@@ -80,6 +80,10 @@ def test_transformers_classifies_texts(tmp_path: Path) -> None:
         }
     (pair,) = classify([{"text": "big", "text_pair": "hello"}])
     assert pair[0]["label"] == encoder.classify([("big", "hello")])[0]["label"]
+    stated = tiny("classes", post_processing={"classes": "sigmoid"}).build(tmp_path / "several.so")
+    (several,) = pipeline("text-classification", Encoder(stated), top_k=None)(["big"])
+    wanted = encoder.classify("big", None, function="sigmoid")
+    assert [c["score"] for c in several] == pytest.approx([c["score"] for c in wanted])
     # The logits themselves are the library's, bit for bit.
     raw = classify(texts, function_to_apply="none", batch_size=1)
     for found, alone in zip(raw, encoder.classify(texts, None, function="none"), strict=True):
@@ -104,6 +108,12 @@ def test_transformers_tags_tokens(tmp_path: Path) -> None:
         found = tag(odd)
         tag.tokenizer = AutoTokenizer.from_pretrained(folder)
         assert found == tag(odd) and "[UNK]" not in {entity["word"] for entity in found}
+        alone = encoder.tag(odd, strategy)
+        kind = "entity" if strategy == "none" else "entity_group"
+        assert [(e[kind], e["start"], e["end"]) for e in found] == [
+            (e[kind], e["start"], e["end"]) for e in alone
+        ]
+        assert [e["score"] for e in alone] == pytest.approx([float(e["score"]) for e in found])
     text = "hello small big world"
     for task, strategy in (("token-classification", "none"), ("ner", "simple")):
         tag = pipeline(task, encoder, aggregation_strategy=strategy)
@@ -165,6 +175,15 @@ def test_sentence_transformers_has_a_module(
     assert [hit["corpus_id"] for hit in found[0]] == list(np.argsort(-cosines)[:2])
     with messages.raises(UsageError):
         model.save_pretrained(str(tmp_path / "saved"))
+    record = {"similarity": "euclidean", "dimensions": 2}
+    stated = Encoder(tiny("embedding", post_processing=record).build(tmp_path / "stated.so"))
+    model = SentenceTransformer(modules=[IbertModule(stated)], device="cpu")
+    short = model.encode(TEXTS)
+    np.testing.assert_array_equal(short, stated.encode(TEXTS))
+    assert short.shape[1] == model.get_embedding_dimension() == 2
+    np.testing.assert_allclose(
+        model.similarity(short, short).numpy(), stated.similarity(short, short), atol=1e-6
+    )
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import InputError, UsageError
-from ibert_tvm.encoder.entities import TaggedToken, entities
+from ibert_tvm.encoder.entities import TaggedToken, entities, tagged_tokens
 from ibert_tvm.encoder.spans import best_span
 from ibert_tvm.model.tokenization import Window
 from tests.snapshots import Messages
@@ -152,6 +152,29 @@ def test_neighbours_of_one_class_are_one_entity() -> None:
         {"entity_group": "PER", "score": pytest.approx(0.8), "word": "Ann", "start": 13, "end": 16},
         {"entity_group": "PER", "score": 0.9, "word": "Bob", "start": 17, "end": 20},
     ]
+
+
+def test_words_have_one_class_each() -> None:
+    window = Window(
+        ids=(0, 1, 2, 3),
+        type_ids=(0,) * 4,
+        offsets=((0, 0), (0, 3), (3, 5), (6, 9)),
+        texts=(None, 0, 0, 0),
+        words=(None, 0, 0, 1),
+    )
+    rows = np.array([[1, 0, 0], [0.4, 0.5, 0.1], [0.25, 0.05, 0.7], [0, 1, 0]])
+    wanted = {"first": (1, 0.5), "max": (2, 0.7), "average": (2, 0.4), "simple": (1, 0.5)}
+    for strategy, (label, score) in wanted.items():
+        tokens = tagged_tokens(window, rows, str, strategy, [False, False, True, False])
+        assert len(tokens) == (3 if strategy == "simple" else 2)
+        assert (tokens[0].label, tokens[0].score) == (str(label), pytest.approx(score))
+        assert tokens[-1] == TaggedToken("1", 1.0, 6, 9)
+
+
+def test_a_group_has_no_prefix_in_its_name() -> None:
+    tokens = [TaggedToken(label, 1.0, 4 * i, 4 * i + 3) for i, label in enumerate(["U-A", "S-A"])]
+    found = entities("one two", tokens, grouped=True)
+    assert [(e["entity_group"], e["word"]) for e in found] == [("A", "one"), ("A", "two")]
 
 
 def test_answer_is_the_best_span_of_all_windows(encoder: Make) -> None:

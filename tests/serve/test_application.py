@@ -15,6 +15,7 @@ import pytest
 
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import UsageError
+from ibert_tvm.model.post_processing import PostProcessing
 from tests.encoder.small_encoders import tiny
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs
@@ -138,6 +139,32 @@ def test_rerank_and_classify_are_the_librarys(
         assert answer.json()["results"] == encoders["classes"].classify(
             ["big", ("hello", "small")], top_k=None, function="sigmoid", threshold=0.5
         )
+
+    served()(use)
+
+
+def test_answers_follow_the_sources_settings(
+    served: Callable[..., Run], encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = encoders["embedding"].encode(["big"])
+    stated = {
+        "embedding": {"dimensions": 2},
+        "score": {"pairs": "relu"},
+        "classes": {"classes": "none"},
+    }
+    for name, record in stated.items():
+        monkeypatch.setattr(encoders[name], "post_processing", PostProcessing(**record))
+
+    async def use(client: Any) -> None:
+        answer = await client.post("/v1/embeddings", json={"input": "big", "dimensions": 2})
+        np.testing.assert_array_equal(vectors_of(answer), plain[:, :2])
+        request = {"query": "small", "documents": ["big", "hello"]}
+        answer = await client.post("/rerank", json=request)
+        assert [r["relevance_score"] for r in answer.json()["results"]] == [
+            r["score"] for r in encoders["score"].rerank(**request, function="relu")
+        ]
+        answer = await client.post("/classify", json={"inputs": ["big"], "model": "classes"})
+        assert answer.json()["results"] == encoders["classes"].classify(["big"], None, 1, "none")
 
     served()(use)
 
