@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import transformers
+from torch.utils._pytree import tree_leaves
 
 from ..common.errors import error_lines
 from ..model.heads import HEADS, PooledTokens, Returned, WholePipeline, head_of_class
@@ -33,6 +34,16 @@ from .torch_import import (
 )
 
 _REAL_WRAPPERS = {"pixel_values": ImageModelWithHead, "input_features": FeatureModelWithHead}
+
+_LEFT_OUT = (
+    "",
+    "FOR_PRETRAINING_",
+    "FOR_MASKED_LM_",
+    "FOR_CAUSAL_LM_",
+    "FOR_NEXT_SENTENCE_PREDICTION_",
+    "FOR_MASKED_IMAGE_MODELING_",
+)
+"""Of transformers' tables of classes, those whose folders are imported as encoders."""
 
 _LAYER = re.compile(r".*?\.\d+\.")
 """Of a weight's name, up to the number of its layer."""
@@ -56,7 +67,7 @@ def _quiet() -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
+def import_folder(folder: HfFolder, head: str | None, verify: bool) -> CanonicalModel:
     """Import the transformers model of a folder.
 
     Parameters
@@ -64,7 +75,7 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     folder
         The checked folder.
     head
-        One of `ibert_tvm.model.heads.HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`; None for the one that its files ask for.
     verify
         Compare with the source at another shape than the traced one.
 
@@ -78,9 +89,13 @@ def import_folder(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     ModelSourceError, UnsupportedModelError
         See `load_folder` and `import_transformers`.
     """
+    chosen, head = head, head or folder.default_head
     after = _after(folder, head)
     model, missing = load_folder(folder, head)
     wrapper = wrap(model, head, after)
+    if chosen is None and head == "none" and folder.modules is None:
+        _check_class(folder, model)
+        _check_no_head(model)
     result = _import(wrapper, model.config, missing, verify)
     result = described(result, **folder.provenance(head))
     if verify:
@@ -347,22 +362,88 @@ def _encoder(model: Any, main: str) -> Any:
     return base if main in inspect.signature(base.forward).parameters else model
 
 
+def _check_class(folder: HfFolder, model: Any) -> None:
+    """Refuse a folder of a class with a head that `AutoModel` leaves out.
+
+    Heads of pretraining are left out: their folders are what encoders are published as.
+    """
+    declared = str((folder.config.get("architectures") or [""])[0])
+    mappings = transformers.models.auto.modeling_auto
+    tables = [dict(getattr(mappings, f"MODEL_{kind}MAPPING_NAMES")) for kind in _LEFT_OUT]
+    if declared not in ("", type(model).__name__, *tree_leaves(tables)):
+        raise _more_than_encoder(declared, str(folder.model / "config.json"))
+
+
 def _check_no_head(model: Any) -> None:
-    """Refuse to leave a head out that nobody said to leave out."""
-    base = _encoder(model, str(model.main_input_name))
+    """Refuse to leave out what nobody said to leave out: a part, or the output of the class."""
+    main = str(model.main_input_name)
+    base = _encoder(model, main)
     others = [
         name
         for name, part in model.named_children()
         if part is not base and base is not model and any(True for _ in part.parameters())
     ]
+    name = type(model).__name__
     if others:
+        raise _more_than_encoder(name, ", ".join(others))
+    leaves = {key: value.detach().requires_grad_() for key, value in model.named_parameters()}
+    try:
+        with evaluating(model), torch.enable_grad():
+            result = torch.func.functional_call(model, leaves, kwargs=_probe(model, main))
+    except Exception as error:  # whatever a model raises that wants other inputs, too
+        wanted = [
+            item for item in REAL_INPUTS if item in inspect.signature(model.forward).parameters
+        ]
+        if main in REAL_INPUTS or not wanted:
+            return  # tracing it says what is wrong
         raise ModelSourceError(
-            f"{type(model).__name__} computes more than its encoder",
-            where=", ".join(others),
-            why="the output of this class is none of the heads that are known",
-            todo="choose head='none' for the encoder alone, or give a module that returns what "
-            "you need as a tensor",
-        )
+            f"{name} takes {wanted[0]} beside {main}",
+            where=name,
+            why="a model with an integer form has inputs of one kind",
+            todo="import its part for texts, or for images, as a module",
+        ) from error
+    first = next(iter(result))
+    if first != "last_hidden_state":
+        raise _more_than_encoder(name, first, "pooler_output" in result)
+    if main in REAL_INPUTS:
+        return  # what these pool is asked for with head='pooled'
+    kept, used = (_used(outputs) for outputs in (result[first], result.to_tuple()))
+    parts = dict.fromkeys(
+        key.partition(".")[0] for key, leaf in leaves.items() if id(leaf) in used - kept
+    )
+    if parts.keys() - {"pooler"}:
+        raise _more_than_encoder(name, ", ".join(parts), "pooler_output" in result)
+
+
+def _used(outputs: Any) -> set[int]:
+    """Identities of the parameters that tensors depend on."""
+    seen: set[Any] = set()
+    nodes = [leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes += [following for following, _ in node.next_functions]
+    return {id(node.variable) for node in seen if hasattr(node, "variable")}
+
+
+def _probe(model: Any, main: str) -> dict[str, torch.Tensor]:
+    """The smallest inputs that say what a model returns."""
+    if main in REAL_INPUTS:
+        return {main: torch.zeros((1, *(real_size(model) or ())), dtype=model.dtype)}
+    tokens = torch.ones((1, PROBE_SHAPE[1]), dtype=torch.int64)
+    return {"input_ids": tokens, "attention_mask": tokens}
+
+
+def _more_than_encoder(name: str, where: str, pools: bool = False) -> ModelSourceError:
+    return ModelSourceError(
+        f"{name} computes more than its encoder",
+        where=where,
+        why="the output of this class is none of the heads that are known",
+        todo="choose head='none' for the encoder alone, "
+        + "head='pooled' for its pooled output, " * pools
+        + "or give a module that returns what you need as a tensor",
+    )
 
 
 def real_input(model: Any) -> str:
@@ -409,12 +490,11 @@ def feature_size(model: Any) -> tuple[int, int]:
 
 
 def _pools(encoder: Any, main: str) -> bool:
-    """Whether an encoder has a pooled output. Models of images call what makes it by many names."""
-    if main != "pixel_values" or getattr(encoder, "pooler", None) is not None:
-        return getattr(encoder, "pooler", None) is not None
-    pixels = torch.zeros((1, *image_size(encoder.config)), dtype=encoder.dtype)
+    """Whether an encoder has a pooled output: what makes it has many names."""
+    if getattr(encoder, "pooler", None) is not None:
+        return True
     with evaluating(encoder), torch.no_grad():
-        result = encoder(pixel_values=pixels, return_dict=True)
+        result = encoder(**_probe(encoder, main), return_dict=True)
     return getattr(result, "pooler_output", None) is not None
 
 

@@ -15,6 +15,7 @@ import torch
 import transformers
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
+from ibert_tvm.model.heads import head_of_class
 from tests.compatibility.architectures import ARCHITECTURES, Architecture
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -103,9 +104,9 @@ def investigate(architecture: Architecture) -> Finding:
     worst, where, why = 0.0, "", ""
     for head in ("none", *architecture.heads):
         model = build(architecture, head)
-        own = architecture.model is not None and head == "none"
+        own = head_of_class(architecture.model or "") if head == "none" else head
         try:
-            loaded = load(model, head=None if own else head)
+            loaded = load(model, head=own)
         except (UnsupportedModelError, ModelSourceError) as error:
             where, why = error.where, error.why
             if head == "none":

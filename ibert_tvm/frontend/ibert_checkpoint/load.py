@@ -34,7 +34,7 @@ _FLOAT_FUNCTIONS = {
 }
 
 
-def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
+def load_ibert(folder: HfFolder, head: str | None, verify: bool) -> CanonicalModel:
     """Load a checkpoint of transformers' `ibert`.
 
     Parameters
@@ -42,7 +42,7 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     folder
         The checked folder.
     head
-        One of `ibert_tvm.model.heads.HEADS`.
+        One of `ibert_tvm.model.heads.HEADS`; None for the one that its files ask for.
     verify
         Compare the float model with transformers', in its float mode.
 
@@ -63,6 +63,7 @@ def load_ibert(folder: HfFolder, head: str, verify: bool) -> CanonicalModel:
     from ..finish import described
     from .verify import float_folder
 
+    head = head or folder.default_head
     config = IbertConfig.read(folder.config, str(folder.model / "config.json"))
     model = _assemble(
         config,

@@ -19,15 +19,14 @@ _FILES = (".json", ".txt", ".safetensors", ".bin", ".model")
 
 
 def _load(
-    path: Path, request: Request, importer: Callable[[HfFolder, str, bool], CanonicalModel]
+    path: Path, request: Request, importer: Callable[[HfFolder, str | None, bool], CanonicalModel]
 ) -> CanonicalModel:
     """Import the model of a folder, with the scales that it may have been trained with."""
     folder = HfFolder.read(path)
     scales = read_scales(path / FILE) if (path / FILE).exists() else None
     if scales is not None and request.head in (None, check_head(scales.head, "none")):
         return replace(importer(folder, scales.head, request.verify), trained=scales)
-    head = folder.default_head if request.head is None else request.head
-    return importer(folder, head, request.verify)
+    return importer(folder, request.head, request.verify)
 
 
 def _load_transformers(path: Path, request: Request) -> CanonicalModel:
