@@ -25,7 +25,6 @@ from ..version import __version__
 from .batcher import ClosedError, OverloadedError, UnavailableError
 from .documents import (
     ClassifyRequest,
-    Document,
     EmbeddingsRequest,
     ReloadRequest,
     RerankRequest,
@@ -33,7 +32,7 @@ from .documents import (
 from .gate import Gate, error_document
 from .limits import Limits
 from .metrics import Measured
-from .models import Load, Model, ReloadError, RequestTimeoutError, Service, Text, UnknownModelError
+from .models import Load, Model, ReloadError, RequestTimeoutError, Service, UnknownModelError
 from .runners import WorkerLostError
 
 _logger = logging.getLogger(__name__)
@@ -132,11 +131,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
                     why=f"the vectors of {model.name} have {encoder.embedding_size}",
                     todo="leave it out",
                 )
-            prefix = encoder.prompt_text(name=request.prompt_name)
-            texts = [request.input] if isinstance(request.input, str) else request.input
-            vectors, tokens = await model.run(
-                "encode", [prefix + t for t in texts], request.truncate
-            )
+            vectors, tokens = await _vectors(model, request)
         vectors = encoder.finished(vectors)
         form = _base64 if request.encoding_format == "base64" else _as_is
         return _answer(
@@ -159,7 +154,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
             encoder = model.encoder
             function = encoder.score_function("rerank", request.function)
             query = encoder.prompt_text(name=request.prompt_name) + request.query
-            documents = [d.text if isinstance(d, Document) else d for d in request.documents]
+            documents = request.documents
             pairs = [(query, document) for document in documents]
             logits, tokens = await model.run("rerank", pairs, request.truncate)
         results: list[JsonDict] = [
@@ -183,9 +178,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
             encoder = model.encoder
             function = encoder.score_function("classify", request.function)
             least = encoder.thresholds(request.threshold)
-            given = [request.inputs] if isinstance(request.inputs, str) else request.inputs
-            texts: list[Text] = [t if isinstance(t, str) else (t[0], t[1]) for t in given]
-            logits, tokens = await model.run("classify", texts, request.truncate)
+            logits, tokens = await model.run("classify", request.inputs, request.truncate)
         classes = ranked_classes(logits, encoder.labels, request.top_k, function, least)
         return _answer(model, {"results": classes, "usage": {"total_tokens": tokens}})
 
@@ -212,6 +205,22 @@ def _add_routes(application: FastAPI, service: Service) -> None:
     @application.get("/metrics")
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+
+async def _vectors(model: Model, request: EmbeddingsRequest) -> tuple[NDArray[np.float32], int]:
+    """Vectors of a request's texts behind their prompt, or of its token ids."""
+    ids = [item for item in request.input if isinstance(item, list)]
+    if not ids:
+        prefix = model.encoder.prompt_text(name=request.prompt_name)
+        texts = [prefix + item for item in request.input if isinstance(item, str)]
+        return await model.run("encode", texts, request.truncate)
+    if request.prompt_name is not None:
+        raise UsageError(
+            "token ids have no prompt",
+            why="they are computed as they are",
+            todo="leave prompt_name out, and put the ids of the prompt before those of the text",
+        )
+    return await model.run_ids("encode", ids)
 
 
 def _add_reload(application: FastAPI, service: Service) -> None:

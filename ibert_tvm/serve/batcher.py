@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import IbertError, InputError
-from ..model.tokenization import TokenizedBatch
 from .runners import Runner, Tokens, WorkerLostError
 
 _logger = logging.getLogger(__name__)
@@ -33,6 +32,10 @@ _LOOK_SECONDS = 1.0
 """How long a worker that has nothing to do may be gone before that is seen."""
 _PAUSES = (0.1, 5.0)
 """Seconds before a worker that did not start is started again: at first, and at most."""
+
+
+Row = tuple[NDArray[np.int32], NDArray[np.int32]]
+"""Ids and types of a text's tokens."""
 
 
 class OverloadedError(IbertError):
@@ -108,12 +111,12 @@ class Batcher:
         """How many runners could compute now."""
         return sum(runner.is_alive() for runner in self._runners)
 
-    def submit(self, batch: TokenizedBatch, output: str) -> Future[NDArray[np.float32]]:
+    def submit(self, rows: Sequence[Row], output: str) -> Future[NDArray[np.float32]]:
         """Queue the texts of one request.
 
         Parameters
         ----------
-        batch
+        rows
             Its texts; at least one.
         output
             Which output it gets.
@@ -134,19 +137,15 @@ class Batcher:
         ClosedError
             If `close` was called.
         """
-        lengths = batch.attention_mask.sum(axis=1)
-        total = int(lengths.sum())
+        total = sum(len(ids) for ids, _ in rows)
         if total > self._queue_tokens:
             raise InputError(
                 "the request is too large",
                 why=f"it has {total} tokens, and {self._queue_tokens} may wait at a time",
                 todo="send its texts in several requests",
             )
-        job = _Job(len(lengths), output)
-        texts = [
-            _Text(job, row, batch.input_ids[row, :length], batch.token_type_ids[row, :length])
-            for row, length in enumerate(lengths)
-        ]
+        job = _Job(len(rows), output)
+        texts = [_Text(job, row, ids, types) for row, (ids, types) in enumerate(rows)]
         with self._changed:
             if self._closed:
                 raise _closed()

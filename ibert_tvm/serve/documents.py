@@ -1,13 +1,24 @@
-"""What requests hold; everything else in them is refused or, where clients send it, ignored."""
+"""What requests hold; everything else in them is refused or, where clients send it, ignored.
+
+Lists are read here and not by pydantic, which would make an error for every element and every type
+that it may have: the first element that is wrong ends the reading.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic_core import PydanticCustomError
+
+Item = TypeVar("Item")
+MOST_ITEMS = 65536
+"""Elements of a list."""
 
 Text = Annotated[str, Field(description="A text.")]
 Pair = Annotated[list[str], Field(min_length=2, max_length=2, description="A pair of texts.")]
+Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, description="Token ids.")]
 Truncate = Annotated[
     bool, Field(description="Cut off what is too long for the model, instead of refusing it.")
 ]
@@ -21,22 +32,80 @@ PromptName = Annotated[
 Model = Annotated[str | None, Field(description="Name of a model; may be left out if one serves.")]
 
 
-class EmbeddingsRequest(BaseModel):
-    """As OpenAI's embeddings; token ids are refused: they would be those of another model."""
-
-    model_config = ConfigDict(extra="ignore")
-    model: Model = None
-    input: Text | Annotated[list[Text], Field(min_length=1)]
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int | None, Field(ge=1)] = None
-    truncate: Truncate = False
-    prompt_name: PromptName = None
-
-
 class Document(BaseModel):
     """A document of a request to rerank, as Cohere's first version has them."""
 
     text: Text
+
+
+def _items(value: Any, read: Callable[[Any], Item | None], expected: str) -> list[Item]:
+    """What `read` makes of every element; it gives None for one that it does not take."""
+    if not isinstance(value, list) or not value:
+        raise PydanticCustomError("items", f"give {expected}, or a list of at least 1 of these")
+    if len(value) > MOST_ITEMS:
+        raise PydanticCustomError("items", f"it has {len(value)} elements, at most {MOST_ITEMS}")
+    items = []
+    for index, element in enumerate(value):
+        item = read(element)
+        if item is None:
+            raise PydanticCustomError("items", f"element {index} is not {expected}")
+        items.append(item)
+    return items
+
+
+def _text(element: Any) -> str | None:
+    return element if isinstance(element, str) else None
+
+
+def _ids(element: Any) -> list[int] | None:
+    whole = isinstance(element, list) and all(type(number) is int for number in element)
+    return element if whole and element else None
+
+
+def _pair(element: Any) -> str | tuple[str, str] | None:
+    if isinstance(element, str):
+        return element
+    pair = isinstance(element, list) and len(element) == 2
+    return tuple(element) if pair and all(isinstance(part, str) for part in element) else None
+
+
+def _document(element: Any) -> str | None:
+    return _text(element.get("text") if isinstance(element, dict) else element)
+
+
+def _embeddings_input(value: Any) -> list[str] | list[list[int]]:
+    first = value[0] if isinstance(value, list) and value else value
+    if type(first) is int:
+        value, first = [value], value
+    if isinstance(first, list):
+        return _items(value, _ids, "a list of token ids")
+    return _items([value] if isinstance(value, str) else value, _text, "a text")
+
+
+def _classify_inputs(value: Any) -> list[str | tuple[str, str]]:
+    listed = [value] if isinstance(value, str) else value
+    return _items(listed, _pair, "a text or a pair of texts")
+
+
+def _documents(value: Any) -> list[str]:
+    return _items(value, _document, "a text or an object with a text")
+
+
+class EmbeddingsRequest(BaseModel):
+    """As OpenAI's embeddings; token ids are those of this model, special tokens included."""
+
+    model_config = ConfigDict(extra="ignore")
+    model: Model = None
+    input: Annotated[
+        list[str] | list[list[int]],
+        PlainValidator(
+            _embeddings_input, json_schema_input_type=Text | list[Text] | Ids | list[Ids]
+        ),
+    ]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int | None, Field(ge=1)] = None
+    truncate: Truncate = False
+    prompt_name: PromptName = None
 
 
 class RerankRequest(BaseModel):
@@ -45,7 +114,9 @@ class RerankRequest(BaseModel):
     model_config = ConfigDict(extra="ignore")
     model: Model = None
     query: Text
-    documents: Annotated[list[Text | Document], Field(min_length=1)]
+    documents: Annotated[
+        list[str], PlainValidator(_documents, json_schema_input_type=list[Text | Document])
+    ]
     top_n: Annotated[int | None, Field(ge=1)] = None
     return_documents: bool = False
     function: Function = None
@@ -65,7 +136,10 @@ class ClassifyRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
     model: Model = None
-    inputs: Text | Annotated[list[Text | Pair], Field(min_length=1)]
+    inputs: Annotated[
+        list[str | tuple[str, str]],
+        PlainValidator(_classify_inputs, json_schema_input_type=Text | list[Text | Pair]),
+    ]
     top_k: Annotated[int | None, Field(ge=1)] = None
     function: Function = None
     threshold: Annotated[

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,9 +24,8 @@ from ..common.strict_json import JsonDict
 from ..encoder import Encoder
 from ..encoder.prepared import Options, prepared_library
 from ..frontend.sources import is_source
-from ..model.tokenization import TokenizedBatch
 from ..runtime.library_file import read_metadata
-from .batcher import Batcher
+from .batcher import Batcher, Row
 from .limits import Limits
 from .metrics import Metrics
 from .runners import runners_of
@@ -36,7 +35,8 @@ _logger = logging.getLogger(__name__)
 METHODS = ("encode", "rerank", "classify")
 _POLL_SECONDS = 0.01
 _PROBE = "a text"
-Text = str | tuple[str, str]
+Texts = Sequence[str] | Sequence[tuple[str, str]] | Sequence[str | tuple[str, str]]
+Ids = Sequence[Sequence[int]]
 Load = Callable[[str], Encoder]
 
 
@@ -165,23 +165,61 @@ class Model:
         Exception
             As computing raises.
         """
-        batch = self._tokens([_PROBE] * self._warm_texts, True)
+        rows = self._tokens([_PROBE] * self._warm_texts, True)
         output = self.encoder.output_name(self.methods[0])
-        self.batcher.submit(batch, output).result(self.limits.timeout_seconds)
+        self.batcher.submit(rows, output).result(self.limits.timeout_seconds)
 
     async def run(
-        self, method: str, texts: Sequence[Text], truncate: bool
+        self, method: str, texts: Texts, truncate: bool
     ) -> tuple[NDArray[np.float32], int]:
         """Compute texts together with those of other requests; also how many tokens they have."""
+        self._check_count(texts)
+        return await self._in_time(method, self._rows(texts, truncate))
+
+    async def run_ids(self, method: str, ids: Ids) -> tuple[NDArray[np.float32], int]:
+        """The same of texts that come as token ids, which are computed as they are.
+
+        Raises
+        ------
+        InputError
+            If one has too many tokens, or an id that the model does not know.
+        """
+        self._check_count(ids)
+        longest, size = self.encoder.max_seq_length, self.encoder.library.metadata.info.vocab_size
+        for index, row in enumerate(ids):
+            if len(row) > longest:
+                raise InputError(
+                    f"text {index} is too long",
+                    why=f"it has {len(row)} token ids, and a text has at most {longest} here",
+                    todo="send fewer; ids are not cut off",
+                )
+            wrong = next((place for place, one in enumerate(row) if not 0 <= one < size), None)
+            if wrong is not None:
+                raise InputError(
+                    f"text {index} has a token that the model does not know",
+                    why=f"its id {wrong} is {row[wrong]}, and the model's table has {size} rows",
+                    todo="make ids with the model's own tokenizer",
+                )
+
+        async def rows() -> list[Row]:
+            return [(np.array(row, np.int32), np.zeros(len(row), np.int32)) for row in ids]
+
+        return await self._in_time(method, rows())
+
+    def _check_count(self, texts: Sequence[object]) -> None:
         if len(texts) > self.limits.texts:
             raise InputError(
                 f"the request has {len(texts)} texts",
                 why=f"one request has at most {self.limits.texts}",
                 todo="send them in several requests",
             )
+
+    async def _in_time(
+        self, method: str, coming: Awaitable[list[Row]]
+    ) -> tuple[NDArray[np.float32], int]:
         try:
             return await asyncio.wait_for(
-                self._answer(method, texts, truncate), self.limits.timeout_seconds
+                self._computed(method, coming), self.limits.timeout_seconds
             )
         except asyncio.TimeoutError as error:
             raise RequestTimeoutError(
@@ -190,15 +228,18 @@ class Model:
                 todo="try again later",
             ) from error
 
-    async def _answer(
-        self, method: str, texts: Sequence[Text], truncate: bool
+    async def _computed(
+        self, method: str, coming: Awaitable[list[Row]]
     ) -> tuple[NDArray[np.float32], int]:
-        batch = await anyio.to_thread.run_sync(self._tokens, texts, truncate)
+        rows = await coming
         output = self.encoder.output_name(method)
-        values = await asyncio.wrap_future(self.batcher.submit(batch, output))
-        return values, int(batch.attention_mask.sum())
+        values = await asyncio.wrap_future(self.batcher.submit(rows, output))
+        return values, sum(len(ids) for ids, _ in rows)
 
-    def _tokens(self, texts: Sequence[Text], truncate: bool) -> TokenizedBatch:
+    async def _rows(self, texts: Texts, truncate: bool) -> list[Row]:
+        return await anyio.to_thread.run_sync(self._tokens, texts, truncate)
+
+    def _tokens(self, texts: Texts, truncate: bool) -> list[Row]:
         encoder = self.encoder
         batch = encoder.tokenizer.encode(texts, encoder.max_seq_length, allow_empty=True)
         if batch.truncated and not truncate:
@@ -207,7 +248,11 @@ class Model:
                 why=f"a text has at most {encoder.max_seq_length} tokens here",
                 todo="shorten it, or send truncate: true to have it cut off",
             )
-        return batch
+        lengths = batch.attention_mask.sum(axis=1)
+        return [
+            (batch.input_ids[row, :length], batch.token_type_ids[row, :length])
+            for row, length in enumerate(lengths)
+        ]
 
     def close(self, library: bool = False) -> None:
         """Compute what waits, and refuse what comes; also let go of the library."""

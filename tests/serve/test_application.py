@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from tests.extras import needs
 from tests.snapshots import Messages
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "orjson", "httpx")
+_JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,57 @@ def test_embeddings_are_the_librarys(
         np.testing.assert_array_equal(
             vectors_of(prompted), encoders["embedding"].encode(texts, prompt_name="query")
         )
+
+    served()(use)
+
+
+def test_token_ids_are_computed_as_they_are(
+    served: Callable[..., Run], encoders: dict[str, Encoder]
+) -> None:
+    texts, encoder = texts_of(5, 12), encoders["embedding"]
+    batch = encoder.tokenizer.encode(texts, 16, allow_empty=True)
+    ids = [
+        row[mask == 1].tolist()
+        for row, mask in zip(batch.input_ids, batch.attention_mask, strict=True)
+    ]
+
+    async def use(client: Any) -> None:
+        answer = await client.post("/v1/embeddings", json={"input": ids})
+        np.testing.assert_array_equal(vectors_of(answer), encoder.encode(texts))
+        assert answer.json()["usage"]["total_tokens"] == sum(map(len, ids))
+        assert answer.headers["x-model-digest"] == encoder.library.metadata.digest
+        one = await client.post("/v1/embeddings", json={"input": ids[3]})
+        np.testing.assert_array_equal(vectors_of(one), encoder.encode(texts[3:4]))
+
+    served()(use)
+
+
+_GARBAGE = {
+    "ones": b"1," * 500_000 + b"1",
+    "texts": b'"a",' * 250_000 + b"1",
+    "lists": b"[1]," * 250_000 + b"[]",
+    "empty": b"{}," * 340_000 + b"{}",
+    "deep": b"[" * 500_000 + b"]" * 500_000,
+    "nulls": b"null," * 200_000 + b"null",
+    "number": b"1" * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("kind", _GARBAGE)
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [("/v1/embeddings", "input"), ("/rerank", "documents"), ("/classify", "inputs")],
+)
+def test_a_large_body_is_refused_at_once(
+    served: Callable[..., Run], path: str, field: str, kind: str
+) -> None:
+    content = b'{"query": "a", "%s": [%s]}' % (field.encode(), _GARBAGE[kind])
+
+    async def use(client: Any) -> None:
+        started = time.perf_counter()
+        answer = await client.post(path, content=content, headers=_JSON)
+        assert answer.status_code == 400 and len(answer.content) < 1000
+        assert time.perf_counter() - started < 1  # 4 to 20 seconds if every element is an error
 
     served()(use)
 
@@ -279,24 +332,32 @@ def test_a_request_that_takes_too_long_is_given_up_and_not_computed(
     served(names=("embedding",), timeout_seconds=1.0, batch_tokens=1)(use)
 
 
-_JSON = {"content-type": "application/json"}
-
-
 @pytest.mark.parametrize(
     ("path", "request_", "status", "message"),
     [
         ("/v1/embeddings", {"input": "a", "model": "x"}, 404, "there is no model 'x'"),
         ("/v1/embeddings", {"input": "a", "model": "score"}, 400, "score cannot encode"),
-        ("/v1/embeddings", {"input": []}, 400, "at least 1 item"),
-        ("/v1/embeddings", {"input": [[1, 2]]}, 400, "valid string"),
+        ("/v1/embeddings", {"input": []}, 400, "at least 1 of these"),
+        ("/v1/embeddings", {"input": ["a", [1]]}, 400, "element 1 is not a text"),
+        ("/v1/embeddings", {"input": [[1], "a"]}, 400, "element 1 is not a list of token ids"),
+        ("/v1/embeddings", {"input": [1, "a"]}, 400, "element 0 is not a list of token ids"),
+        ("/v1/embeddings", {"input": [[1], []]}, 400, "element 1 is not a list of token ids"),
+        ("/v1/embeddings", {"input": [[True]]}, 400, "element 0 is not a list of token ids"),
+        ("/v1/embeddings", {"input": {"a": 1}}, 400, "at least 1 of these"),
+        ("/v1/embeddings", {"input": [[1], [2, 8]]}, 400, "text 1 has a token that the model does"),
+        ("/v1/embeddings", {"input": [2, -1]}, 400, "its id 1 is -1"),
+        ("/v1/embeddings", {"input": [[1], [1] * 17]}, 400, "text 1 is too long"),
+        ("/v1/embeddings", {"input": [[1]] * 9}, 400, "the request has 9 texts"),
+        ("/v1/embeddings", {"input": [1], "prompt_name": "query"}, 400, "ids have no prompt"),
         ("/v1/embeddings", {"input": "a", "dimensions": 2}, 400, "dimensions is 2"),
         ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "has no prompt 'x'"),
         ("/v1/embeddings", {"input": "big " * 99}, 400, "text 0 is too long"),
         ("/v1/embeddings", {"input": ["a"] * 9}, 400, "the request has 9 texts"),
         ("/v1/embeddings", {"input": ["big " * 12] * 8}, 400, "the request is too large"),
         ("/classify", {"inputs": "a"}, 400, "the request names no model"),
-        ("/classify", {"inputs": [["a"]], "model": "classes"}, 400, "at least 2 items"),
-        ("/rerank", {"query": "a", "documents": [], "model": "score"}, 400, "at least 1 item"),
+        ("/classify", {"inputs": [["a"]], "model": "classes"}, 400, "element 0 is not a text or a"),
+        ("/rerank", {"query": "a", "documents": [], "model": "score"}, 400, "at least 1 of these"),
+        ("/rerank", {"query": "a", "documents": [{}], "model": "score"}, 400, "element 0 is not"),
         ("/classify", {"inputs": "a", "model": "classes", "function": "exec"}, 400, "tanh"),
         ("/classify", {"inputs": "a", "model": "classes", "threshold": True}, 400, "states none"),
         ("/elsewhere", {}, 404, "Not Found"),

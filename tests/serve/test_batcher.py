@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm.common.errors import LibraryError
-from ibert_tvm.model.tokenization import TokenizedBatch
-from ibert_tvm.serve.batcher import Batcher, ClosedError, UnavailableError
+from ibert_tvm.serve.batcher import Batcher, ClosedError, Row, UnavailableError
 from ibert_tvm.serve.runners import Outputs, Tokens, WorkerLostError
 from tests.snapshots import Messages
 
@@ -54,11 +53,8 @@ class Sums:
         self.alive = False
 
 
-def texts(*rows: list[int]) -> TokenizedBatch:
-    longest = max(map(len, rows))
-    ids = np.array([row + [0] * (longest - len(row)) for row in rows], np.int32)
-    mask = np.array([[1] * len(row) + [0] * (longest - len(row)) for row in rows], np.int32)
-    return TokenizedBatch(ids, mask, np.zeros_like(ids), ())
+def texts(*rows: list[int]) -> list[Row]:
+    return [(np.array(row, np.int32), np.zeros(len(row), np.int32)) for row in rows]
 
 
 Make = Callable[..., Batcher]
