@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .hf_folder import HfFolder
+
 
 class TorchRunner:
     """The encoder of a folder in float32, as transformers loads it.
@@ -20,9 +22,10 @@ class TorchRunner:
     """
 
     def __init__(self, folder: Path) -> None:
-        from transformers import AutoModel
+        from .source_model import build, model_config
 
-        self._model = AutoModel.from_pretrained(folder).eval()
+        source = HfFolder.read(folder)
+        self._model = build(source, "AutoModel", model_config(source)).eval()
 
     def set_threads(self, count: int) -> None:
         """Let PyTorch run on `count` threads."""

@@ -25,6 +25,7 @@ from .hf_folder import TESTED_ARCHITECTURES, HfFolder, padding_id
 from .model import CanonicalModel
 from .post_processing import check_scores, read_post_processing
 from .sentence_head import SentenceHead, pooling_head
+from .source_model import build, model_config
 from .torch_import import (
     PROBE_SHAPE,
     as_source,
@@ -197,15 +198,15 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
     auto = getattr(transformers, name)
     try:
         with _quiet():
-            _check_size(folder, auto, settings)
-            model, loading = auto.from_pretrained(
-                folder.model,
-                local_files_only=True,
-                trust_remote_code=False,
+            config = model_config(folder, **settings)
+            _check_size(folder, auto, config)
+            model, loading = build(
+                folder,
+                name,
+                config,
                 attn_implementation="eager",
                 dtype=torch.float32,
                 output_loading_info=True,
-                **settings,
             )
     except ModelSourceError:
         raise
@@ -221,14 +222,11 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
     return model.eval(), frozenset(loading["missing_keys"])
 
 
-def _check_size(folder: HfFolder, auto: Any, settings: Mapping[str, Any]) -> None:
+def _check_size(folder: HfFolder, auto: Any, config: Any) -> None:
     """Refuse a configuration that asks for far more than the checkpoint has, before it has memory.
 
     transformers gives random values to what is missing, as a pooler may be.
     """
-    config = transformers.AutoConfig.from_pretrained(
-        folder.model, local_files_only=True, trust_remote_code=False, **settings
-    )
     with torch.device("meta"):
         model = auto.from_config(config, attn_implementation="eager")
     asked = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))

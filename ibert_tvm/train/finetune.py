@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import transformers
 
 from ..common.errors import OutputError, UsageError
 from ..common.files import check_writable, files_sha256, write_folder
 from ..common.strict_json import JsonDict
 from ..frontend.hf_folder import HfFolder
+from ..frontend.source_model import build, model_config
 from ..frontend.source_tokenizer import source_tokenizer
 from ..frontend.transformers_import import float_module, input_names
 from ..model.heads import HEADS, head_of_class
@@ -183,17 +183,12 @@ class _Run:
         self.has_head = self.labelled and head_of_class(str(classes[0])) == self.head
         own = None
         if self.has_head:
-            labels = self._config().id2label
+            labels = model_config(self.folder).id2label
             own = [str(labels[place]) for place in sorted(labels)]
         self.names = class_names(self.data, self.dev, own)
         self.learned, self.judged = (
             Objective(part, self.names, self.tokenizer, self.settings.seq_len)
             for part in (self.data, self.dev)
-        )
-
-    def _config(self) -> Any:
-        return transformers.AutoConfig.from_pretrained(
-            self.folder.model, local_files_only=True, trust_remote_code=False
         )
 
     # -- the whole --------------------------------------------------------------------------------
@@ -322,14 +317,13 @@ class _Run:
 
     def _with_head(self) -> Any:
         """The model with a head for these labels: its own if it fits, otherwise a new one."""
-        return getattr(transformers, HEADS[self.head].auto_class).from_pretrained(
-            self.folder.model,
-            local_files_only=True,
-            trust_remote_code=False,
+        return build(
+            self.folder,
+            HEADS[self.head].auto_class,
+            model_config(self.folder, **head_settings(self.names, self.head)),
             dtype=torch.float32,
             attn_implementation="eager",
             ignore_mismatched_sizes=self.has_head,
-            **head_settings(self.names, self.head),
         )
 
     def _integer_stage(self, source: Path) -> JsonDict:
@@ -417,7 +411,7 @@ class _Run:
         ]
 
     def _type_ids(self) -> tuple[str, ...]:
-        takes = int(getattr(self._config(), "type_vocab_size", 0) or 0) > 1
+        takes = int(getattr(model_config(self.folder), "type_vocab_size", 0) or 0) > 1
         return ("token_type_ids",) if takes else ()
 
 
