@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.errors import error_lines
 from ..common.strict_json import JsonDict, JsonObject
 from ..model.heads import HEADS
 from ..model.model_info import ModelInfo
@@ -43,8 +44,14 @@ _SIMILARITIES = {
 }
 """How kinds of models may compare vectors, the default first; another name is not looked at."""
 
+_MOST = 2.0**64
+"""A larger number is no threshold."""
 _TOLERANCE = 1e-5
 _PROBES = 4
+_COMPARED = (
+    *("id2label", "num_labels", "problem_type"),
+    *("sentence_transformers", "sbert_ce_default_activation_function"),
+)
 
 
 def read_post_processing(
@@ -141,7 +148,7 @@ def _thresholds(config: JsonObject) -> dict[str, float]:
         found = dict(zip(names, said, strict=False)) if len(said) == len(names) else {}
     else:
         found = dict.fromkeys(names, said)
-    numbers = all(type(value) in (int, float) for value in found.values())
+    numbers = all(type(n) in (int, float) and abs(n) < _MOST for n in found.values())
     return {name: float(value) for name, value in found.items()} if numbers else {}
 
 
@@ -154,7 +161,8 @@ def _prompts(settings: JsonObject, where: str) -> JsonDict:
     """What may be put before texts; a prompt that is empty is none."""
     said, default = settings.get("prompts"), settings.get("default_prompt_name")
     prompts = said if isinstance(said, Mapping) else {}
-    if default is not None and default not in {*prompts, "query", "document"}:
+    known = isinstance(default, str) and default in {*prompts, "query", "document"}
+    if default is not None and not known:
         raise ModelSourceError(
             f"there is no prompt {default!r}, the default",
             where=f"{where}/config_sentence_transformers.json",
@@ -187,15 +195,28 @@ def check_scores(info: ModelInfo, config: Any, settings: JsonObject) -> None:
     if find_spec("transformers") is None or find_spec("torch") is None:
         return
     if isinstance(config, Mapping):
-        from transformers import PretrainedConfig
-
-        config = PretrainedConfig.from_dict(dict(config))
+        config = _configuration(config)
     count = len(info.id2label)
     probes = np.random.default_rng(5).normal(size=(_PROBES, count)).astype(np.float32) * 3
     _check_classes(info, config, probes)
     stated = stated_activation(config.to_dict(), settings)
     if count == 1 and stated is not None and find_spec("sentence_transformers") is not None:
         _check_pairs(info, config, settings, probes)
+
+
+def _configuration(config: JsonObject) -> Any:
+    """What transformers makes of the part of ``config.json`` that counts here."""
+    from transformers import PretrainedConfig
+
+    try:
+        return PretrainedConfig.from_dict({k: config[k] for k in _COMPARED if k in config})
+    except Exception as error:  # transformers raises many classes for what a file can hold
+        raise ModelSourceError(
+            "transformers cannot use config.json",
+            where="config.json",
+            why=error_lines(error)[0],
+            todo="correct it, or remove it where a file needs none",
+        ) from error
 
 
 def _check_classes(info: ModelInfo, config: Any, probes: NDArray[np.float32]) -> None:

@@ -18,6 +18,7 @@ from ibert_tvm.model.post_processing import PostProcessing
 from ibert_tvm.model.scores import ranked_documents
 from tests.extras import needs
 from tests.frontend.sentence_folders import TRANSFORMER, pooling, save
+from tests.frontend.test_model_info import INFO
 from tests.runtime.conftest import VOCABULARY
 from tests.snapshots import Messages
 
@@ -156,9 +157,16 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path) -> None:
 
 
 def test_a_default_prompt_that_does_not_exist(messages: Messages) -> None:
-    settings = {"prompts": {"query": "q: "}, "default_prompt_name": "title"}
+    for default in ("title", ["query"]):
+        settings = {"prompts": {"query": "q: "}, "default_prompt_name": default}
+        with messages.raises(ModelSourceError):
+            read_post_processing({}, settings, "sentence_embedding", "model")
+
+
+def test_a_configuration_that_transformers_refuses(messages: Messages) -> None:
+    config = {"id2label": {"0": "a"}, "problem_type": "single_label_classification"}
     with messages.raises(ModelSourceError):
-        read_post_processing({}, settings, "sentence_embedding", "model")
+        check_scores(INFO, config, {})
 
 
 @pytest.mark.slow
