@@ -23,7 +23,6 @@ from ..model.scores import (
     normalized,
     ranked_classes,
     ranked_documents,
-    shortened,
     softmax,
 )
 from ..model.tokenization import Tokenizer, Window
@@ -257,7 +256,7 @@ class Encoder:
                     results[row] = values[place, : int(part.tokens.attention_mask[place].sum())]
             return results[0] if single else results
         vectors = self._vectors("encode", texts, batch_size, show_progress_bar).dequantize()
-        vectors = self.finished(vectors, truncate_dim)
+        vectors = self.post_processing.finished(vectors, truncate_dim)
         if normalize_embeddings:
             vectors = normalized(vectors)
         if convert_to_tensor:
@@ -273,13 +272,6 @@ class Encoder:
     def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
         """As `encode`, with the prompt ``document``, ``passage`` or ``corpus``, likewise."""
         return self._encode_with(PROMPTS["document"], sentences, options)
-
-    def finished(
-        self, vectors: NDArray[np.float32], truncate_dim: int | None = None
-    ) -> NDArray[np.float32]:
-        """What `encode` makes of the model's vectors [texts, channels], before it normalises."""
-        known = self.post_processing
-        return shortened(vectors, truncate_dim or known.dimensions, known.active)
 
     def similarity(self, one: Any, other: Any, function: str | None = None) -> NDArray[np.float32]:
         """Compare every vector with every other, as sentence-transformers does.

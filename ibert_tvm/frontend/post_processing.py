@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import error_lines
 from ..common.strict_json import JsonDict, JsonObject
-from ..model.heads import HEADS
+from ..model.heads import HEADS, WholePipeline
 from ..model.model_info import ModelInfo
 from ..model.post_processing import PROBLEMS, PostProcessing
 from ..model.scores import FUNCTIONS, LATE, ranked_classes
@@ -97,6 +97,8 @@ def read_post_processing(
     if kind != "embedding" or pairs:
         return {}
     known = _SIMILARITIES.get(model_type, _DENSE)
+    if known is LATE and not isinstance(HEADS[head].finish, WholePipeline):
+        known = _DENSE  # one vector of a model that was made to give many
     named = settings.get("similarity_fn_name")
     similarity = named if named in known else known[0]
     return {

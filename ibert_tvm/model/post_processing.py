@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..common.schema import INTEGER, NUMBER, STRING, check
 from ..common.strict_json import JsonDict
 from .scores import FUNCTIONS, SIMILARITIES
@@ -63,6 +66,25 @@ class PostProcessing:
         for name in ("dimensions", "active"):
             if (size := getattr(self, name)) is not None and size < 1:
                 raise ValueError(f"{name} is {size}, but it is at least 1")
+
+    def finished(
+        self, vectors: NDArray[np.float32], dimensions: int | None = None
+    ) -> NDArray[np.float32]:
+        """Vectors [texts, channels] as the library gives them, before it normalises any.
+
+        Parameters
+        ----------
+        vectors
+            As the network gives them.
+        dimensions
+            In the place of the record's.
+        """
+        result = vectors[:, : dimensions or self.dimensions]
+        if self.active is not None and self.active < result.shape[1]:
+            order = np.argsort(-np.abs(result), axis=1, kind="stable")
+            result = result.copy()
+            np.put_along_axis(result, order[:, self.active :], 0, axis=1)
+        return result
 
     def to_json(self) -> JsonDict:
         """Return what is known, as a JSON-serialisable dictionary; empty if nothing is."""

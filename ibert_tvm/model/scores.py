@@ -64,28 +64,6 @@ SIMILARITIES: dict[str, Callable[[Any, Any], Any]] = {
 `LATE` lists of arrays [tokens, channels], to [texts, texts]."""
 
 
-def shortened(
-    vectors: NDArray[np.float32], dimensions: int | None, active: int | None
-) -> NDArray[np.float32]:
-    """Vectors cut to their first channels, or with all but the largest magnitudes set to 0.
-
-    Parameters
-    ----------
-    vectors
-        [texts, channels].
-    dimensions
-        Channels that stay; None to keep all.
-    active
-        Values of a vector that stay; None to keep all.
-    """
-    result = vectors[:, :dimensions]
-    if active is not None and active < result.shape[1]:
-        order = np.argsort(-np.abs(result), axis=1, kind="stable")
-        result = result.copy()
-        np.put_along_axis(result, order[:, active:], 0, axis=1)
-    return result
-
-
 def ranked_documents(
     logits: Array, function: str | None = None, top_k: int | None = None
 ) -> list[tuple[int, float]]:

@@ -132,7 +132,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
                     todo="leave it out",
                 )
             vectors, tokens = await _vectors(model, request)
-        vectors = encoder.finished(vectors)
+        vectors = encoder.post_processing.finished(vectors)
         form = _base64 if request.encoding_format == "base64" else _as_is
         return _answer(
             model,

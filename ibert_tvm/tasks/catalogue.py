@@ -13,7 +13,7 @@ import numpy as np
 from ..common.errors import UsageError
 from ..model.heads import kinds_of
 from ..model.model_info import PROMPTS, ModelInfo
-from ..model.scores import normalized
+from ..model.scores import SIMILARITIES, normalized
 from .answers import exact_match, predicted_answer, token_f1
 from .beir import read_beir
 from .conll import read_conll
@@ -150,7 +150,7 @@ def _classes(
 
 
 def _similarity(name: str, samples: Scored, side: Side, options: Options) -> Measures:
-    """Scores of pairs: a model's one logit, or the cosine of two vectors."""
+    """Scores of pairs: a model's one logit, or the similarity of two vectors."""
     if side.kind == "logits":
         figures = side.outputs(samples.texts)
         if figures.shape[1] != 1:
@@ -164,10 +164,19 @@ def _similarity(name: str, samples: Scored, side: Side, options: Options) -> Mea
         prompt = side.info.prompts.get(side.info.default_prompt_name or "", "")
         # One text may be in several pairs, and is computed once.
         texts = list(dict.fromkeys(text for pair in samples.texts for text in pair))
-        vectors = normalized(side.outputs([prompt + text for text in texts])).astype(np.float64)
+        known = side.info.post_processing
+        vectors = known.finished(side.outputs([prompt + text for text in texts]))
+        function = known.similarity or "cosine"
+        if function == "cosine":
+            vectors, function = normalized(vectors), "dot"
+        rows = [row[None] for row in vectors.astype(np.float64)]
         place = {text: number for number, text in enumerate(texts)}
-        first, second = (vectors[[place[pair[end]] for pair in samples.texts]] for end in (0, 1))
-        predicted = (first * second).sum(axis=1)
+        predicted = np.array(
+            [
+                SIMILARITIES[function](*(rows[place[text]] for text in pair))[0][0]
+                for pair in samples.texts
+            ]
+        )
     return [spearman(samples.scores, predicted), pearson(samples.scores, predicted)]
 
 
@@ -226,11 +235,11 @@ def _answers(samples: Questions, side: Side, options: Options) -> Measures:
 
 
 def _retrieval(samples: Retrieval, side: Side, options: Options) -> Measures:
-    prompts = side.info.prompts
+    prompts, known = side.info.prompts, side.info.post_processing
 
     def vectors(texts: Mapping[str, str], names: Sequence[str]) -> Any:
         prompt = next((prompts[name] for name in names if name in prompts), "")
-        return side.outputs([prompt + text for text in texts.values()])
+        return known.finished(side.outputs([prompt + text for text in texts.values()]))
 
     documents = vectors(samples.documents, PROMPTS["document"])
     queries = vectors(samples.queries, PROMPTS["query"])
@@ -238,7 +247,13 @@ def _retrieval(samples: Retrieval, side: Side, options: Options) -> Measures:
         (ranking, samples.relevance[query])
         for query, ranking in zip(
             samples.queries,
-            rankings(queries, documents, list(samples.queries), list(samples.documents)),
+            rankings(
+                queries,
+                documents,
+                list(samples.queries),
+                list(samples.documents),
+                known.similarity or "cosine",
+            ),
             strict=True,
         )
     ]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.scores import normalized
+from ..model.scores import SIMILARITIES
 
 _QUERIES = 64
 DEPTH = 100
@@ -23,8 +23,9 @@ def rankings(
     documents: NDArray[np.float32],
     query_ids: Sequence[str],
     document_ids: Sequence[str],
+    similarity: str = "cosine",
 ) -> Iterator[list[str]]:
-    """Rank documents by cosine.
+    """Rank documents by their similarity to queries.
 
     Parameters
     ----------
@@ -32,6 +33,8 @@ def rankings(
         Vectors, float32 [queries, channels] and [documents, channels].
     query_ids, document_ids
         Their identifiers.
+    similarity
+        One of `SIMILARITIES`, of vectors of texts.
 
     Yields
     ------
@@ -41,10 +44,10 @@ def rankings(
     own = {name: place for place, name in enumerate(document_ids)}
     falling = np.empty(len(document_ids), np.int64)
     falling[np.argsort(np.array(document_ids))] = np.arange(len(document_ids), 0, -1)
-    unit_queries, unit_documents = normalized(queries), normalized(documents)
     depth = min(DEPTH, len(document_ids))
     for start in range(0, len(query_ids), _QUERIES):
-        scores = unit_queries[start : start + _QUERIES] @ unit_documents.T
+        some = queries[start : start + _QUERIES]
+        scores = np.asarray(SIMILARITIES[similarity](some, documents))
         for row, name in zip(scores, query_ids[start : start + _QUERIES], strict=True):
             if name in own:
                 row[own[name]] = -np.inf

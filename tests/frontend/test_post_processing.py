@@ -125,6 +125,8 @@ def test_another_function_is_refused_by_its_name(function: str, messages: Messag
 def test_settings_of_vectors(settings: dict[str, Any], wanted: PostProcessing) -> None:
     found = read_post_processing({}, settings, "sentence_transformer", "model")
     assert found["post_processing"] == wanted
+    pooled = read_post_processing({}, settings, "sentence_embedding", "model")["post_processing"]
+    assert pooled == (PostProcessing() if wanted.similarity == "maxsim" else wanted)
 
 
 @pytest.mark.parametrize("said", [0.3, [0.3, 0.7], {"no": 0.3, "yes": 0.7}, "high", [0.3]], ids=str)

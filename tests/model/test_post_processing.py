@@ -16,7 +16,6 @@ from ibert_tvm.model.scores import (
     SIMILARITIES,
     ranked_classes,
     ranked_documents,
-    shortened,
 )
 from tests.extras import needs
 from tests.frontend.test_model_info import INFO
@@ -80,9 +79,10 @@ def test_equal_scores_keep_the_order_of_the_documents() -> None:
 
 def test_vectors_are_shortened() -> None:
     vectors = np.float32([[1, -5, 3, 9], [0, 2, -1, 9]])
-    assert shortened(vectors, 3, 2).tolist() == [[0, -5, 3], [0, 2, -1]]
-    assert shortened(vectors, None, 9) is not None
-    assert shortened(vectors, None, 1).tolist() == [[0, 0, 0, 9], [0, 0, 0, 9]]
+    largest = PostProcessing(dimensions=3, active=2)
+    assert largest.finished(vectors).tolist() == [[0, -5, 3], [0, 2, -1]]
+    assert largest.finished(vectors, 1).tolist() == [[1], [0]]
+    assert PostProcessing(active=9).finished(vectors).tolist() == vectors.tolist()
 
 
 @pytest.mark.slow  # importing the package takes seconds

@@ -131,6 +131,18 @@ def test_similarity_of_vectors_is_their_cosine(encoder: Make, tmp_path: Path) ->
     assert [r.integer for r in results] == pytest.approx([100, 100])
 
 
+def test_vectors_are_compared_as_the_source_says(tmp_path: Path) -> None:
+    record = {"similarity": "manhattan", "dimensions": 2}
+    model = Encoder(tiny("embedding", post_processing=record).build(tmp_path / "tiny.so"))
+    pairs = list(zip(texts(30, 1), texts(30, 2), strict=True))
+    scores = [float(model.similarity(*map(model.encode, pair))[0, 0]) for pair in pairs]
+    rows = "".join(f"{a}\t{b}\t{c}\n" for (a, b), c in zip(pairs, scores, strict=True))
+    (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\tscore\n" + rows)
+    samples = TASKS["sts"].read(tmp_path / "pairs.tsv", Options())
+    results = evaluate_task(TASKS["sts"], samples, integer_side(model))
+    assert [r.integer for r in results] == pytest.approx([100, 100])
+
+
 def test_a_single_logit_is_a_score(encoder: Make, tmp_path: Path) -> None:
     model = encoder("score")
     pairs = list(zip(texts(30, 1), texts(30, 2), strict=True))

@@ -124,6 +124,9 @@ def test_rankings_are_by_cosine_then_by_falling_identifier() -> None:
     names = ["b", "d", "c", "a", "q"]
     (found,) = rankings(np.array([[5, 0]], np.float32), documents, ["q"], names)
     assert found == ["d", "b", "a", "c"]  # q is the query itself
+    documents[3] = [3, 3]
+    (found,) = rankings(np.array([[5, 0]], np.float32), documents, ["q"], names, "dot")
+    assert found == ["a", "d", "b", "c"]
 
 
 def test_rankings_of_many_are_those_of_a_full_sort() -> None:
