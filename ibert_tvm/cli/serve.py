@@ -22,6 +22,7 @@ _LIMITS = Settings(
         "queue_tokens": Option(min=1),
         "requests": Option("--max-requests", min=1),
         "texts": Option("--max-texts", min=1),
+        "characters": Option("--max-characters", min=1),
         "body_bytes": Option("--max-body", min=1),
         "timeout_seconds": Option("--timeout", min=0.001),
     },

@@ -198,6 +198,10 @@ class Tokenizer:
         names = config.get("model_input_names")
         self._has_types = not isinstance(names, list) or "token_type_ids" in names
 
+    def another(self) -> Tokenizer:
+        """A tokenizer of the same files that does not wait for this one."""
+        return Tokenizer(self.files, self._rows)
+
     @property
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""
@@ -279,6 +283,7 @@ class Tokenizer:
         max_length: int,
         pad_to: int | None = None,
         allow_empty: bool = False,
+        first: int = 0,
     ) -> TokenizedBatch:
         """Encode texts, or pairs of texts, with the model's special tokens.
 
@@ -292,6 +297,8 @@ class Tokenizer:
             Length of the arrays; by default that of the longest encoding.
         allow_empty
             Take empty texts, which are special tokens alone.
+        first
+            What errors count texts from.
 
         Raises
         ------
@@ -299,7 +306,7 @@ class Tokenizer:
             If there is no text, one is empty, one is not a string or has half of a surrogate pair,
             or one gives no token.
         """
-        items = [self._checked(text, index, allow_empty) for index, text in enumerate(texts)]
+        items = [self._checked(text, index, allow_empty) for index, text in enumerate(texts, first)]
         if not items:
             raise InputError("no text was given", todo="give at least one text")
         with self._lock:  # truncation is a state of the tokenizer, and other threads may encode
@@ -311,7 +318,7 @@ class Tokenizer:
                 self._tokenizer.enable_truncation(max_length, direction=self.truncation_side)
                 with refusing(_BEHAVIOUR):
                     encodings = self._tokenizer.encode_batch(items)
-        for index, encoding in enumerate(encodings):
+        for index, encoding in enumerate(encodings, first):
             if not encoding.ids:
                 raise _no_token(index)
             if len(encoding.ids) > max_length:
@@ -320,7 +327,8 @@ class Tokenizer:
                     why=f"with its special tokens it still has {len(encoding.ids)}",
                     todo="compile with a larger --seq-len",
                 )
-        return self._padded([(e.ids, e.type_ids) for e in encodings], pad_to, truncated)
+        rows = [(e.ids, e.type_ids) for e in encodings]
+        return self._padded(rows, pad_to, truncated, first)
 
     def windows(
         self, text: str | tuple[str, str], max_length: int, overlap: int = 0
@@ -406,13 +414,14 @@ class Tokenizer:
         rows: Sequence[tuple[Sequence[int], Sequence[int]]],
         pad_to: int | None,
         truncated: tuple[int, ...],
+        first: int = 0,
     ) -> TokenizedBatch:
         length = max(len(row) for row, _ in rows) if pad_to is None else pad_to
         largest = max(self.pad_id, *(max(row, default=0) for row, _ in rows))
         if largest > np.iinfo(np.int32).max:
             raise _damaged(_BEHAVIOUR, f"a token has the id {largest}")
         if self._rows is not None and largest >= self._rows:
-            self._refuse_ids([row for row, _ in rows], self._rows)
+            self._refuse_ids([row for row, _ in rows], self._rows, first)
         ids = np.full((len(rows), length), self.pad_id, dtype=np.int32)
         mask = np.zeros_like(ids)
         types = np.zeros_like(ids)
@@ -424,9 +433,9 @@ class Tokenizer:
         return TokenizedBatch(ids, mask, types, truncated)
 
     @staticmethod
-    def _refuse_ids(rows: Sequence[Sequence[int]], count: int) -> None:
+    def _refuse_ids(rows: Sequence[Sequence[int]], count: int, first: int) -> None:
         """Name the first text with an id that the model's table has no row for."""
-        for index, row in enumerate(rows):
+        for index, row in enumerate(rows, first):
             largest = max(row, default=0)
             if largest >= count:
                 raise InputError(

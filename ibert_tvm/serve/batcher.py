@@ -4,8 +4,8 @@ Nothing waits for a batch to fill: while one is computed others gather, and the 
 there, up to so many tokens. Libraries that pack tokens compute no padding, so a batch of mixed
 lengths costs its tokens; for others `Library.run_tokens` keeps the short ones apart.
 
-What computes a batch may be lost on the way. Its texts are then the first of the next batch, once;
-if that is lost too, one of them may be the reason, and their requests are told to try again.
+What computes a batch may be lost on the way. Its texts are then computed again, each alone; one
+that is lost twice is the likely reason, and its request is told to try again.
 """
 
 from __future__ import annotations
@@ -187,20 +187,33 @@ class Batcher:
                     return
                 continue
             try:
-                outputs = runner.run(_packed(texts))
+                self._compute(runner, texts)
             except WorkerLostError as error:
-                self._again(texts, error)
+                self._again([text for text in texts if not text.done], error)
                 if not self._start_again(runner):
                     return
-                continue
-            except Exception as error:  # the callers' to see; the server goes on
-                _logger.exception("a batch of %d texts failed", len(texts))
-                for text in texts:
-                    text.job.fail(error)
-                continue
+
+    def _compute(self, runner: Runner, texts: Sequence[_Text]) -> None:
+        """Compute a batch; one that fails in halves, so that a text that cannot be fails alone."""
+        try:
+            outputs = runner.run(_packed(texts))
+        except WorkerLostError:
+            raise
+        except Exception as error:  # the caller's to see; the server goes on
+            if len(texts) == 1:
+                _logger.exception("a text of %d tokens failed", len(texts[0].ids))
+                texts[0].job.fail(error)
+                texts[0].done = True
+                return
+        else:
             self._observe(len(texts), sum(len(text.ids) for text in texts))
             for row, text in enumerate(texts):
                 text.job.put(text.row, outputs[text.job.output][row])
+                text.done = True
+            return
+        middle = len(texts) // 2
+        self._compute(runner, texts[:middle])
+        self._compute(runner, texts[middle:])
 
     def _next(self, runner: Runner) -> list[_Text] | None:
         """Wait for texts: None when there will be no more, none when the runner is gone."""
@@ -217,7 +230,9 @@ class Batcher:
                 tokens = 0
                 while self._waiting:
                     size = len(self._waiting[0].ids)
-                    if texts and tokens + size > most:
+                    # What was lost before may be the reason for it, and is computed alone.
+                    alone = any(text.tries for text in (*texts[:1], self._waiting[0]))
+                    if texts and (alone or tokens + size > most):
                         break
                     text = self._waiting.popleft()
                     self._tokens -= size
@@ -328,3 +343,4 @@ class _Text:
     ids: NDArray[np.int32]
     types: NDArray[np.int32]
     tries: int = 0
+    done: bool = False

@@ -21,6 +21,8 @@ class Limits:
         Requests at a time, of all models; one more gets 429 before it is read.
     texts
         Texts of a request.
+    characters
+        Characters of a text: tokenizers take seconds for a million.
     body_bytes
         Bytes of a request.
     timeout_seconds
@@ -38,6 +40,7 @@ class Limits:
     queue_tokens: int = 131072
     requests: int = 256
     texts: int = 512
+    characters: int = 65536
     body_bytes: int = 2**20
     timeout_seconds: float = 60.0
     stop_seconds: float = 30.0

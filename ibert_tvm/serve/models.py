@@ -29,13 +29,13 @@ from .batcher import Batcher, Row
 from .limits import Limits
 from .metrics import Metrics
 from .runners import runners_of
+from .tokenising import Text, Tokenising
 
 _logger = logging.getLogger(__name__)
 
 METHODS = ("encode", "rerank", "classify")
 _POLL_SECONDS = 0.01
 _PROBE = "a text"
-Texts = Sequence[str] | Sequence[tuple[str, str]] | Sequence[str | tuple[str, str]]
 Ids = Sequence[Sequence[int]]
 Load = Callable[[str], Encoder]
 
@@ -124,8 +124,8 @@ class Model:
         SHA-256 that stands for all that the library holds.
     users
         Requests that have it.
-    batcher
-        Computes it.
+    tokenising, batcher
+        What texts go through.
     """
 
     def __init__(
@@ -144,6 +144,7 @@ class Model:
             partial(metrics.batch, name),
             metrics.restarts.labels(name).inc,
         )
+        self.tokenising = Tokenising(encoder.tokenizer, encoder.max_seq_length, limits.characters)
         if workers:
             encoder.close()
         self._warm_texts = len(runners)
@@ -165,16 +166,19 @@ class Model:
         Exception
             As computing raises.
         """
-        rows = self._tokens([_PROBE] * self._warm_texts, True)
+        rows = self.tokenising.submit([_PROBE] * self._warm_texts, True).result()
         output = self.encoder.output_name(self.methods[0])
         self.batcher.submit(rows, output).result(self.limits.timeout_seconds)
 
     async def run(
-        self, method: str, texts: Texts, truncate: bool
+        self, method: str, texts: Sequence[Text], truncate: bool
     ) -> tuple[NDArray[np.float32], int]:
         """Compute texts together with those of other requests; also how many tokens they have."""
         self._check_count(texts)
-        return await self._in_time(method, self._rows(texts, truncate))
+        return await self._in_time(method, self._tokens(texts, truncate))
+
+    async def _tokens(self, texts: Sequence[Text], truncate: bool) -> list[Row]:
+        return await asyncio.wrap_future(self.tokenising.submit(texts, truncate))
 
     async def run_ids(self, method: str, ids: Ids) -> tuple[NDArray[np.float32], int]:
         """The same of texts that come as token ids, which are computed as they are.
@@ -236,26 +240,9 @@ class Model:
         values = await asyncio.wrap_future(self.batcher.submit(rows, output))
         return values, sum(len(ids) for ids, _ in rows)
 
-    async def _rows(self, texts: Texts, truncate: bool) -> list[Row]:
-        return await anyio.to_thread.run_sync(self._tokens, texts, truncate)
-
-    def _tokens(self, texts: Texts, truncate: bool) -> list[Row]:
-        encoder = self.encoder
-        batch = encoder.tokenizer.encode(texts, encoder.max_seq_length, allow_empty=True)
-        if batch.truncated and not truncate:
-            raise InputError(
-                f"text {batch.truncated[0]} is too long",
-                why=f"a text has at most {encoder.max_seq_length} tokens here",
-                todo="shorten it, or send truncate: true to have it cut off",
-            )
-        lengths = batch.attention_mask.sum(axis=1)
-        return [
-            (batch.input_ids[row, :length], batch.token_type_ids[row, :length])
-            for row, length in enumerate(lengths)
-        ]
-
     def close(self, library: bool = False) -> None:
         """Compute what waits, and refuse what comes; also let go of the library."""
+        self.tokenising.close()
         self.batcher.close()
         if library and (why := self.encoder.library.close()):
             _logger.info("the library %s stays in memory: %s", self.digest, why)

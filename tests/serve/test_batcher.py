@@ -23,6 +23,7 @@ class Sums:
         self.losses = 0
         self.failing_starts = 0
         self.poison: int | None = None
+        self.refused: int | None = None
         self.alive = False
         self.batches: list[list[int]] = []
         self.gate: threading.Event | None = None
@@ -39,6 +40,8 @@ class Sums:
         if self.gate is not None:
             self.gate.wait(10)
         self.batches.append(tokens.ids.tolist())
+        if self.refused in tokens.ids.tolist():
+            raise ValueError("a text that cannot be computed")
         if self.losses or self.poison in tokens.ids.tolist():
             self.losses = max(0, self.losses - 1)
             self.alive = False
@@ -84,7 +87,7 @@ def test_a_lost_batch_is_computed_again(made: Make) -> None:
     batcher = made(runner, restarted=lambda: lost.append(1))
     runner.losses = 1
     assert sums(batcher.submit(texts([1, 2], [3], [4, 5, 6]), "sum")) == [3, 3, 15]
-    assert runner.batches == [[1, 2, 3, 4, 5, 6]] * 2
+    assert runner.batches == [[1, 2, 3, 4, 5, 6], [1, 2], [3], [4, 5, 6]]  # one may be the reason
     assert (lost, batcher.waiting_tokens, batcher.alive) == ([1], 0, 1)
 
 
@@ -95,7 +98,28 @@ def test_what_is_lost_twice_is_refused_and_the_next_is_answered(made: Make) -> N
     with pytest.raises(WorkerLostError):
         batcher.submit(texts([1], [7]), "sum").result(10)
     assert sums(batcher.submit(texts([2], [3]), "sum")) == [2, 3]
-    assert runner.batches == [[1, 7], [1, 7], [2, 3]]
+    assert runner.batches == [[1, 7], [1], [7], [2, 3]]
+    assert batcher.waiting_tokens == 0
+
+
+@pytest.mark.parametrize("kind", ["poison", "refused"])
+def test_a_text_that_cannot_be_computed_fails_alone(made: Make, kind: str) -> None:
+    runner = Sums()
+    setattr(runner, kind, 7)
+    runner.gate = threading.Event()
+    batcher = made(runner)
+    held = batcher.submit(texts([0]), "sum")  # the others come together meanwhile
+    assert runner.entered.wait(10)
+    answers = [batcher.submit(texts([n], [10 * n]), "sum") for n in range(1, 13)]
+    runner.gate.set()
+    assert sums(held) == [0]
+    for n, answer in enumerate(answers, 1):
+        if n == 7:
+            with pytest.raises(WorkerLostError if kind == "poison" else ValueError):
+                answer.result(10)
+        else:
+            assert sums(answer) == [n, 10 * n]
+    assert sum(7 in batch for batch in runner.batches) <= 6  # of 24 texts
     assert batcher.waiting_tokens == 0
 
 
