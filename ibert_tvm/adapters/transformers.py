@@ -155,7 +155,11 @@ def pipeline(task: str, model: str | os.PathLike[str] | Encoder, **options: Any)
 def tokenizer_of(encoder: Encoder) -> Any:
     """Return the model's tokenizer as a `transformers.PreTrainedTokenizerFast`."""
     own = encoder.tokenizer.fast_copy()
-    names = [record.name for record in encoder.library.metadata.inputs]
+    names = [
+        record.name
+        for record in encoder.library.metadata.inputs
+        if record.name != "token_type_ids" or encoder.tokenizer.has_types
+    ]
     # Pipelines ask for the unknown token, and leave special ones out of entities.
     special = dict(encoder.tokenizer.special_tokens)
     if unknown := getattr(own.model, "unk_token", None):

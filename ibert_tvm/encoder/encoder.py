@@ -31,10 +31,13 @@ from .batches import Part, Text, run_batches
 from .entities import STRATEGIES, TaggedToken, entities, tagged_tokens
 from .prepared import Options, prepared_library
 from .progress import progress_bar
-from .spans import Span, best_span
+from .spans import Span, best_span, no_answer
 from .tensors import tensor_of
 
 _logger = logging.getLogger(__name__)
+
+_WINDOW = 384
+"""Tokens of question and context, as models of question answering are trained."""
 
 
 class Encoder:
@@ -459,9 +462,18 @@ class Encoder:
         return results[0] if isinstance(texts, str) else results
 
     def answer(
-        self, question: str, context: str, max_answer_len: int = 15, batch_size: int = 32
+        self,
+        question: str,
+        context: str,
+        max_answer_len: int = 15,
+        batch_size: int = 32,
+        handle_impossible_answer: bool = False,
+        max_seq_len: int | None = None,
+        doc_stride: int | None = None,
     ) -> dict[str, Any]:
         """The part of a context of any length that answers a question best.
+
+        Arguments and results are those of the pipeline of transformers 4.
 
         Parameters
         ----------
@@ -471,6 +483,12 @@ class Encoder:
             Most tokens of an answer.
         batch_size
             Windows of a batch.
+        handle_impossible_answer
+            Give an empty answer where none is more likely in every window than the best one.
+        max_seq_len
+            Most tokens of a window, question included; by default `max_seq_length`, at most 384.
+        doc_stride
+            Tokens that windows share; by default 128, at most half a window.
 
         Returns
         -------
@@ -485,13 +503,16 @@ class Encoder:
             If a text is no text or empty, or the question leaves no room for the context.
         """
         name = self.output_name("answer")
-        windows = self.tokenizer.question_windows((question, context), self.max_seq_length)
+        length = min(max_seq_len or _WINDOW, self.max_seq_length)
+        windows = self.tokenizer.question_windows((question, context), length, doc_stride)
         found: list[Span] = []
+        none = 1.0
         for window, logits in zip(
             windows, self._run_windows(windows, name, batch_size), strict=True
         ):
             span = best_span(window, logits, max_answer_len)
             found += [] if span is None else [span]
+            none = min(none, no_answer(window, logits))
         if not found:
             raise InputError(
                 "the context holds no answer",
@@ -499,6 +520,8 @@ class Encoder:
                 todo="give a context of words",
             )
         best = max(found, key=lambda span: span.score)
+        if handle_impossible_answer and none > best.score:
+            best = Span(none, 0, 0)
         return {
             "answer": context[best.start : best.end],
             "score": best.score,

@@ -113,17 +113,20 @@ def entities(text: str, tokens: Sequence[TaggedToken], grouped: bool) -> list[Js
             groups[-1][1].append(token)
         else:
             groups.append((kind, [token]))
-    named = [(kind.split("-", 1)[-1] if grouped else kind, members) for kind, members in groups]
+    named = [
+        (members[0].label.split("-", 1)[-1] if grouped else kind, members)
+        for kind, members in groups
+    ]
     return [
         {
-            "entity_group" if grouped else "entity": kind,
+            "entity_group" if grouped else "entity": name,
             "score": float(np.mean([token.score for token in members])),
             "word": text[members[0].start : members[-1].end],
             "start": members[0].start,
             "end": members[-1].end,
         }
-        for kind, members in named
-        if kind != OUTSIDE
+        for name, members in named
+        if name != OUTSIDE
     ]
 
 

@@ -30,8 +30,9 @@ class Span:
 def best_span(window: Window, logits: NDArray[np.float32], longest: int) -> Span | None:
     """Most likely span of the second text of a window, widened to whole words.
 
-    As transformers' pipeline of question answering: probabilities are those among the tokens of
-    the context, and a span has one start, one end behind it and at most `longest` tokens.
+    As in the pipeline of question answering of transformers 4: probabilities are those among the
+    tokens of the context and the first token, which stands for no answer; a span has one start,
+    one end behind it and at most `longest` tokens.
 
     Parameters
     ----------
@@ -47,12 +48,10 @@ def best_span(window: Window, logits: NDArray[np.float32], longest: int) -> Span
     Span or None
         None where the window holds no token of the context.
     """
-    inside = np.array([text == 1 for text in window.texts])
+    inside = _inside(window)
     if not inside.any():
         return None
-    scores = np.where(inside[:, None], logits.astype(np.float64), -np.inf)
-    scores = np.exp(scores - scores.max(axis=0))
-    start, end = (scores / scores.sum(axis=0)).T
+    start, end = np.where(inside, _probabilities(window, logits), 0)
     products = np.tril(np.triu(start[:, None] * end[None, :]), longest - 1)
     first, last = (int(i) for i in np.unravel_index(products.argmax(), products.shape))
     score = float(products[first, last])
@@ -61,6 +60,27 @@ def best_span(window: Window, logits: NDArray[np.float32], longest: int) -> Span
     while last + 1 < len(window.ids) and _one_word(window, last, last + 1):
         last += 1
     return Span(score, window.offsets[first][0], window.offsets[last][1])
+
+
+def no_answer(window: Window, logits: NDArray[np.float32]) -> float:
+    """Probability that a window holds no answer; 0 where no token stands for that."""
+    first = _probabilities(window, logits)[:, 0]
+    return float(first.prod())
+
+
+def _inside(window: Window) -> NDArray[np.bool_]:
+    """Which tokens belong to the context."""
+    return np.array([text == 1 for text in window.texts])
+
+
+def _probabilities(window: Window, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Of every token to be the start and to be the end, [2, tokens]."""
+    counted = _inside(window)
+    counted[0] |= window.texts[0] is None
+    scores = np.where(counted, logits.T.astype(np.float64), -np.inf)
+    scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+    probabilities: NDArray[np.float64] = scores / scores.sum(axis=1, keepdims=True)
+    return probabilities
 
 
 def _one_word(window: Window, a: int, b: int) -> bool:

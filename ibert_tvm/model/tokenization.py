@@ -170,6 +170,11 @@ class Tokenizer:
     rows
         Of the model's table, where it is known: a text with a larger id is an `InputError`.
 
+    Attributes
+    ----------
+    has_types
+        Whether pairs get token types; otherwise all are 0.
+
     Raises
     ------
     ModelError
@@ -196,7 +201,7 @@ class Tokenizer:
         self.truncation_side = "left" if config.get("truncation_side") == "left" else "right"
         self.compared_with = str(config.get("compared_with") or "")
         names = config.get("model_input_names")
-        self._has_types = not isinstance(names, list) or "token_type_ids" in names
+        self.has_types = not isinstance(names, list) or "token_type_ids" in names
 
     def another(self) -> Tokenizer:
         """A tokenizer of the same files that does not wait for this one."""
@@ -387,14 +392,20 @@ class Tokenizer:
             for part in (whole, *whole.overflowing)
         ]
 
-    def question_windows(self, pair: tuple[str, str], max_length: int) -> list[Window]:
-        """Question and context as windows of so many tokens.
+    def question_windows(
+        self, pair: tuple[str, str], max_length: int, overlap: int | None = None
+    ) -> list[Window]:
+        """Question and context as windows of so many tokens; errors as of `windows`.
 
-        They overlap by half of what the question leaves at most. Errors as of `windows`.
+        By default they overlap as in the pipeline of transformers 4, by 128 tokens and at most
+        half of their length, or where the question leaves less room, by half of that.
         """
-        (whole,) = self.windows(pair, 2**31 - 1)
-        room = max_length - sum(text != 1 for text in whole.texts)
-        return self.windows(pair, max_length, max(0, min(_OVERLAP, room // 2)))
+        if overlap is None:
+            (whole,) = self.windows(pair, 2**31 - 1)
+            room = max_length - sum(text != 1 for text in whole.texts)
+            overlap = min(_OVERLAP, max_length // 2)
+            overlap = overlap if overlap < room else max(0, room // 2)
+        return self.windows(pair, max_length, overlap)
 
     def batch_of(self, windows: Sequence[Window]) -> TokenizedBatch:
         """Pad windows to one length, in their order."""
@@ -428,7 +439,7 @@ class Tokenizer:
         for index, (row, type_ids) in enumerate(rows):
             ids[index, : len(row)] = row
             mask[index, : len(row)] = 1
-            if self._has_types:
+            if self.has_types:
                 types[index, : len(row)] = type_ids
         return TokenizedBatch(ids, mask, types, truncated)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import InputError, UsageError
 from ibert_tvm.encoder.entities import TaggedToken, entities, tagged_tokens
-from ibert_tvm.encoder.spans import best_span
+from ibert_tvm.encoder.spans import best_span, no_answer
 from ibert_tvm.model.tokenization import Window
 from tests.snapshots import Messages
 
@@ -152,6 +153,9 @@ def test_neighbours_of_one_class_are_one_entity() -> None:
         {"entity_group": "PER", "score": pytest.approx(0.8), "word": "Ann", "start": 13, "end": 16},
         {"entity_group": "PER", "score": 0.9, "word": "Bob", "start": 17, "end": 20},
     ]
+    others = [replace(t, label=t.label.replace("I-", "E-")) for t in tokens]
+    names = [(e["entity_group"], e["word"]) for e in entities(text, others, grouped=True)]
+    assert names == [("LOC", "New"), ("LOC", "York"), ("PER", "Ann"), ("PER", "Bob")]
 
 
 def test_words_have_one_class_each() -> None:
@@ -189,16 +193,26 @@ def test_answer_is_the_best_span_of_all_windows(encoder: Make) -> None:
         )["hidden"][0, 3]
         for word in set(context.split())
     }
-    # Every window repeats the same words: the best span of one is that of its logits.
-    best = -1.0
-    for window in model.tokenizer.windows((question, context), 16, 5):
+    # Every window repeats the same words: the best span of one is that of its logits. Its first
+    # token stands for no answer, and has a probability, too.
+    first = model.library.run(model.tokenizer.encode(["small"], 16).input_ids)["hidden"][0, 0]
+    best, none = -1.0, 1.0
+    for window in model.tokenizer.question_windows((question, context), 16):
         words = [
             context[a:b] for (a, b), t in zip(window.offsets, window.texts, strict=True) if t == 1
         ]
-        start, end = (softmax(np.array([rows[w][i] for w in words])) for i in (0, 1))
+        start, end = (softmax(np.array([first[i], *(rows[w][i] for w in words)])) for i in (0, 1))
+        none = min(none, start[0] * end[0])
+        start, end = start[1:], end[1:]
         for a, b in itertools.combinations_with_replacement(range(len(words)), 2):
             best = max(best, start[a] * end[b] if b - a < 3 else 0)
     assert answer["score"] == pytest.approx(best, abs=1e-12)
+    possible = model.answer(question, context, max_answer_len=3, handle_impossible_answer=True)
+    if none > best:
+        assert possible.pop("score") == pytest.approx(none, abs=1e-12)
+        assert possible == {"answer": "", "start": 0, "end": 0}
+    else:
+        assert possible == answer
 
 
 def test_a_span_is_widened_to_whole_words() -> None:
@@ -220,6 +234,13 @@ def test_a_span_is_widened_to_whole_words() -> None:
     assert span is not None and (span.start, span.end) == (0, 9)
     span = best_span(window, longer, 2)  # no longer one than that
     assert span is not None and span.score < 1e-3
+    assert no_answer(window, longer) < 1e-3
+    longer[0] = 20  # the first token stands for no answer
+    span = best_span(window, longer, 15)
+    assert span is not None and (span.start, span.end) == (0, 9) and span.score < 1e-3
+    assert no_answer(window, longer) > 0.99
+    alone = replace(window, texts=(0, 0, None, 1, 1, 1))
+    assert no_answer(alone, longer) == 0
 
 
 def test_a_question_that_leaves_no_room(messages: Messages, encoder: Make) -> None:
