@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,9 @@ from ibert_tvm.runtime import Library
 from ibert_tvm.runtime.library_file import parse_metadata
 from ibert_tvm.runtime.metadata import FunctionRecord
 
-BATCH = 8
+_BATCHES = (1, 8)
+_STEP = 16
+"""Lengths are multiples of it, so that little padding is evaluated."""
 TEXTS = (
     "the cat sat on the mat",
     "The Cat Sat On The Mat",
@@ -43,26 +46,34 @@ class Evaluation:
     device = "cpu"
     max_contexts = 1
 
-    def __init__(self, model: QuantizedModel, length: int) -> None:
+    def __init__(self, model: QuantizedModel) -> None:
         self._model = model
-        self._inputs = {name: np.zeros((BATCH, length), np.int32) for name in model.input_names}
+        self._inputs: dict[str, dict[str, np.ndarray]] = {}
 
     def create_context(self) -> Evaluation:
         return self
 
-    def inputs(self, _function: FunctionRecord) -> Mapping[str, np.ndarray]:
-        return self._inputs
+    def inputs(self, function: FunctionRecord) -> Mapping[str, np.ndarray]:
+        if function.name not in self._inputs:
+            shape = (function.batch, function.seq_len)
+            arrays = {name: np.zeros(shape, np.int32) for name in self._model.input_names}
+            self._inputs[function.name] = arrays
+        return self._inputs[function.name]
 
-    def run(self, _function: FunctionRecord, _num_threads: int) -> Sequence[np.ndarray]:
-        return list(evaluate_integers(self._model, self._inputs).values())
+    def run(self, function: FunctionRecord, _num_threads: int) -> Sequence[np.ndarray]:
+        return list(evaluate_integers(self._model, self.inputs(function)).values())
 
 
 def evaluated_library(model: QuantizedModel, length: int, place: Path) -> Library:
     """A library of a model, by the reference that compiled code equals bit for bit."""
+    lengths = sorted({*range(_STEP, length, _STEP), length})
     document: dict[str, Any] = {
         "target": {"name": "NumPy"},
         "required_cpu_features": [],
-        "functions": [{"name": "main", "batch": BATCH, "seq_len": length}],
+        "functions": [
+            {"name": f"main_{rows}_{tokens}", "batch": rows, "seq_len": tokens}
+            for rows, tokens in itertools.product(_BATCHES, lengths)
+        ],
         "inputs": [{"name": name, "dtype": "int32"} for name in model.input_names],
         "parameters": [],
         "outputs": _outputs(model),
@@ -74,12 +85,13 @@ def evaluated_library(model: QuantizedModel, length: int, place: Path) -> Librar
             for name, content in model.tokenizer.items()
         },
     }
-    return Library(parse_metadata(place, document, 0), 1, Evaluation(model, length))
+    return Library(parse_metadata(place, document, 0), 1, Evaluation(model))
 
 
-def evaluated_encoder(folder: Path, head: str | None = None) -> Encoder:
+def evaluated_encoder(folder: Path, head: str | None = None, pairs: bool = False) -> Encoder:
     """What `ibert_tvm.Encoder` makes of a model folder, without compiling it."""
     source = ibert.load(folder, head=head, verify=False)
     texts = [*TEXTS, *(probe for probe in PROBES if isinstance(probe, str) and probe.strip())]
-    model = ibert.quantize(source, texts, seq_len=24)
+    calibration = [*itertools.pairwise(texts)] if pairs else texts
+    model = ibert.quantize(source, calibration, seq_len=48 if pairs else 24)
     return Encoder(evaluated_library(model, _length(model, folder, None), folder))

@@ -33,6 +33,11 @@ _ROTARY = {**SIZES, "head_dim": 8, "num_key_value_heads": 2}
 _CONFIGS: dict[str, Callable[..., Any]] = {
     **CONFIGS,
     "mpnet": lambda **kw: hf.MPNetConfig(**{**ROBERTA, **kw}),
+    "albert": lambda **kw: hf.AlbertConfig(**{**SIZES, "embedding_size": 16, **kw}),
+    "deberta-v2": lambda **kw: hf.DebertaV2Config(**{**SIZES, **kw}),
+    "modernbert": lambda **kw: hf.ModernBertConfig(
+        **{**SIZES, "pad_token_id": 1, "local_attention": 8, **kw}
+    ),
 }
 """Configurations that are small, by `model_type`."""
 

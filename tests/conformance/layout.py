@@ -30,6 +30,8 @@ class Layout:
         What it is imported with; None for what its files ask for.
     default
         Whether it is in the default set of tests.
+    pairs
+        Whether it is quantised with pairs of texts.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Layout:
     compare: Callable[[Path, Encoder], None] | None
     head: str | None = None
     default: bool = False
+    pairs: bool = False
 
 
 LAYOUTS: Registry[Layout] = Registry("layout")

@@ -31,6 +31,6 @@ def test_a_folder_gives_what_its_library_gives(
     layout.write(folder)
     if layout.compare is None:
         with messages.raises(IbertError):
-            evaluated_encoder(folder, layout.head)
+            evaluated_encoder(folder, layout.head, layout.pairs)
     else:
-        layout.compare(folder, evaluated_encoder(folder, layout.head))
+        layout.compare(folder, evaluated_encoder(folder, layout.head, layout.pairs))

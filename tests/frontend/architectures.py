@@ -24,13 +24,15 @@ CONFIGS: dict[str, Any] = {
     "camembert": lambda **kw: hf.CamembertConfig(**{**ROBERTA, **kw}),
     "electra": lambda **kw: hf.ElectraConfig(**{**SIZES, "embedding_size": 16, **kw}),
     "distilbert": lambda num_hidden_layers=2, **kw: hf.DistilBertConfig(
-        vocab_size=61,
-        dim=32,
-        n_layers=num_hidden_layers,
-        n_heads=4,
-        hidden_dim=48,
-        max_position_embeddings=40,
-        **kw,
+        **{
+            "vocab_size": 61,
+            "dim": 32,
+            "n_layers": num_hidden_layers,
+            "n_heads": 4,
+            "hidden_dim": 48,
+            "max_position_embeddings": 40,
+            **kw,
+        }
     ),
 }
 USABLE_LENGTH = {"roberta": 38, "xlm-roberta": 38, "camembert": 38}
