@@ -2,8 +2,11 @@
 
 Copy this file to the board; it needs TVM there and nothing else:
 
-    python board_server.py --key rpi4                                   # on its own
-    python board_server.py --key rpi4 --tracker 192.168.1.2:9190        # known to a tracker
+    python board_server.py --host 192.168.1.7 --key rpi4
+    python board_server.py --host 192.168.1.7 --key rpi4 --tracker 192.168.1.2:9190
+
+The host is the board's address in a network that you trust: whoever can connect may run programs
+here. By default only this machine can, as through `ssh -L 9090:localhost:9090 board`.
 
 Every session runs in a process of its own. Where that crashes, the server that comes with TVM 0.27
 accepts no other session, although it keeps running; this one goes on. While kernels are tuned,
@@ -49,7 +52,7 @@ def survive_crashes() -> None:
 def main() -> None:
     """Run the server until it is stopped."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen on")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=9090, help="port to listen on")
     parser.add_argument("--key", default="", help="name of this kind of board")
     parser.add_argument("--tracker", metavar="HOST:PORT", help="register with this tracker")

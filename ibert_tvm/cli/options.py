@@ -10,12 +10,12 @@ from typer import BadParameter, Option
 
 from ..common.errors import UsageError
 from ..model.heads import HEADS
-from ..model.model_info import ModelInfo
 
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address
 
     from ..frontend import CanonicalModel
+    from ..model.model_info import ModelInfo
 
 _LARGEST = 65536
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from ..common.errors import ErrorReport, ExitCode, UsageError, describe
 from .result import CommandResult
-from .tables import width
+from .tables import printable, width
 
 _COMPLETION = ("--show-completion", "--install-completion")
 
@@ -110,7 +110,8 @@ def _show(result: CommandResult, as_json: bool) -> None:
         print(json.dumps(result.document, indent=2, allow_nan=False, default=_plain))
     else:
         for item in result.shown:
-            print(item if isinstance(item, str) else "\n".join(item.lines(width())))
+            lines = [item] if isinstance(item, str) else item.lines(width())
+            print(printable("\n".join(lines)))
     sys.stdout.flush()
 
 
@@ -142,6 +143,13 @@ def _stdout_to_stderr() -> Iterator[None]:
             os.close(saved)
 
 
+class _Formatter(logging.Formatter):
+    """Lines of the log, whose arguments may come from a model or a request."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 class _Handler(logging.StreamHandler[Any]):
     """Writes to what is sys.stderr at that moment: a line of progress puts itself in its place."""
 
@@ -157,7 +165,7 @@ def _configure_logging(verbose: bool) -> None:
         logger.removeHandler(handler)
     handler = _Handler()
     handler._ibert_cli = True  # type: ignore[attr-defined]
-    handler.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
+    handler.setFormatter(_Formatter("%(levelname)s: %(message)s"))
     logger.addHandler(handler)
     logger.setLevel(logging.INFO if verbose else logging.WARNING)
 
@@ -169,7 +177,7 @@ def _fail(error: Exception, as_json: bool, verbose: bool) -> int:
     if verbose and (report is None or report.exit_code != ExitCode.USAGE):
         import traceback
 
-        traceback.print_exc()
+        print(printable(traceback.format_exc()), file=sys.stderr)
     if report is None:
         message = f"internal error: {type(error).__name__}: {error}"
         if not verbose:
@@ -190,5 +198,5 @@ def _print_error(report: ErrorReport, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"error": report.to_json()}), file=sys.stderr)
     else:
-        print(f"error: {report.message}", file=sys.stderr)
+        print(printable(f"error: {report.message}"), file=sys.stderr)
     sys.stderr.flush()

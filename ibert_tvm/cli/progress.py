@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from .tables import printable
+
 _logger = logging.getLogger(__name__)
 
 _SOON = 0.05
@@ -181,7 +183,7 @@ def _bar(estimate: Estimate) -> Iterator[Callable[[str], None]]:
     console = Console(file=sys.stderr)
     with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("", total=1)
-        yield lambda text: bar.update(task, description=text)
+        yield lambda text: bar.update(task, description=printable(text))
 
 
 def clock(seconds: float) -> str:

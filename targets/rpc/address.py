@@ -142,7 +142,9 @@ def _connected(address: Address, timeout: float) -> Iterator[socket.socket]:
         raise _unreachable(address, why, "check the address and firewalls") from error
     except ConnectionRefusedError as error:
         why = "the connection was refused: nothing listens on that port"
-        todo = f"start the server there ({SERVER_COMMAND} --host 0.0.0.0 --port {address.port})"
+        todo = (
+            f"start the server there ({SERVER_COMMAND} --host {address.host} --port {address.port})"
+        )
         raise _unreachable(address, why, todo) from error
     except socket.gaierror as error:
         why = f"the host name {address.host!r} cannot be resolved"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -13,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ibert_tvm.cli import process
 from ibert_tvm.cli.result import CommandResult
+from ibert_tvm.cli.tables import Table
+from ibert_tvm.common.errors import UsageError
 
 from .conftest import Outcome
 
@@ -187,6 +191,26 @@ def test_defects_are_reported_as_such(
         "  what to do: run again with -v for the traceback, and please report it\n"
     )
     assert "Traceback" in ibert("targets", "-v").stderr
+
+
+def test_what_comes_with_a_model_cannot_command_a_terminal(
+    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in results and tables, nor in errors, logs and tracebacks."""
+    hostile = "\x1b[2J\x9b1A\u202efdp\rlabel"
+
+    def warn_and_fail() -> None:
+        logging.getLogger("ibert_tvm").warning("left out: %s", hostile)
+        raise UsageError(hostile, where=hostile)
+
+    shown = CommandResult({}, [hostile, Table(("name",), [(hostile,)])])
+    monkeypatch.setattr(process, "_invoke", lambda words: shown)
+    printed = ibert("anything").stdout
+    monkeypatch.undo()
+    _replace_targets(monkeypatch, warn_and_fail)
+    printed += ibert("targets", "-v").stderr
+    assert printed.count("label") == 5 and "\\x1b[2J" in printed and "\\u202efdp" in printed
+    assert not set("\x1b\x9b\u202e\r") & set(printed)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.cli.tables import Table, record_table, width
+from ibert_tvm.cli.tables import Table, printable, record_table, width
 
 from .conftest import Outcome
 
@@ -22,6 +22,13 @@ def test_cells_go_on_in_the_next_line() -> None:
         "tion.self.query",
         "b                           add",
     ]
+
+
+@pytest.mark.parametrize(
+    "text", ["Straße, 你好, שלום, 👩\u200d👩\u200d👧\tand\nmore", "[brackets] \\x1b", ""]
+)
+def test_plain_text_is_printed_as_it_is(text: str) -> None:
+    assert printable(text) == text
 
 
 def test_a_narrow_table_has_no_white_space_at_its_ends() -> None:
