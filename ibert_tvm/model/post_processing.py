@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from ..common.schema import INTEGER, NUMBER, STRING, check
 from ..common.strict_json import JsonDict
-from .scores import FUNCTIONS, SIMILARITIES
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 PROBLEMS = {"multi_label_classification": "sigmoid", "regression": "none"}
 """What transformers' pipelines make scores of logits with, by ``problem_type``.
@@ -56,6 +56,11 @@ class PostProcessing:
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        from .scores import (
+            FUNCTIONS,
+            SIMILARITIES,
+        )  # and NumPy, which `ibert --help` has no use for
+
         for name, known in (
             ("classes", FUNCTIONS),
             ("pairs", FUNCTIONS),
@@ -81,6 +86,8 @@ class PostProcessing:
         """
         result = vectors[:, : dimensions or self.dimensions]
         if self.active is not None and self.active < result.shape[1]:
+            import numpy as np
+
             order = np.argsort(-np.abs(result), axis=1, kind="stable")
             result = result.copy()
             np.put_along_axis(result, order[:, self.active :], 0, axis=1)
