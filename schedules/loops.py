@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from tvm import s_tir, tirx
 
-from .intrinsics.reduction import reduction_intrinsic
+from .intrinsics.reduction import reduction_sources
+from .intrinsics.registration import register
 from .nodes import Block, Loop
 
 # Left to itself, LLVM unrolls by four and interleaves all of it, for which there are no registers.
@@ -86,7 +87,7 @@ def reduce_lanes(sch: s_tir.Schedule, block: Block, kind: str) -> None:
     """Reduce the lanes of a vector, the last loop around `block`, by "max" or "sum" at once."""
     lane = sch.get_loops(block)[-1]
     sch.decompose_reduction(block, lane)
-    sch.tensorize(lane, reduction_intrinsic(kind, extent(sch, lane)))
+    sch.tensorize(lane, register(reduction_sources(kind, extent(sch, lane))))
 
 
 def output_blocks(sch: s_tir.Schedule) -> list[Block]:

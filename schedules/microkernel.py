@@ -19,11 +19,8 @@ from tvm import s_tir, tirx
 
 from ibert_tvm.targets import DotInstruction
 
-from .intrinsics.microkernels import (
-    microkernel_intrinsic,
-    microkernel_operands,
-    widening_intrinsic,
-)
+from .intrinsics.microkernels import microkernel_operands, microkernel_sources, widening_sources
+from .intrinsics.registration import register
 from .loops import extent, inline_elementwise, largest_divisor, output_blocks
 from .nodes import Block, Loop
 from .products import MatrixProduct
@@ -144,7 +141,7 @@ def call_microkernel(
     length = extent(sch, depth)
     sch.decompose_reduction(block, column_tiles)
     if tile * dot.lanes * length > 1:
-        sch.tensorize(inside[0], microkernel_intrinsic(dot, tile, length))
+        sch.tensorize(inside[0], register(microkernel_sources(dot, tile, length)))
     return blocks
 
 
@@ -199,7 +196,7 @@ def schedule_linear(
         length = extent(sch, chunk) * dot.depth
         # A loop of one iteration is none, to tensorisation.
         first = chunk if length > dot.depth else lane
-        sch.tensorize(first, widening_intrinsic(dot.lanes, length))
+        sch.tensorize(first, register(widening_sources(dot.lanes, length)))
     call_microkernel(sch, sch.get_sblock(product.name), dot, tile)
     return sch
 

@@ -8,8 +8,9 @@ from ibert_tvm.targets import DotInstruction
 
 from .intrinsics.microkernels import is_microkernel
 from .intrinsics.mve import MICROKERNELS
-from .intrinsics.packing import LOADED_BYTES, key_packing_intrinsic, value_packing_intrinsic
-from .intrinsics.zipping import zipped_key_intrinsic, zipped_value_intrinsic
+from .intrinsics.packing import LOADED_BYTES, key_packing_sources, value_packing_sources
+from .intrinsics.registration import register
+from .intrinsics.zipping import zipped_key_sources, zipped_value_sources
 from .loops import extent, vectorise_innermost
 
 # Lanes from which on a whole transposition is one shuffle.
@@ -54,14 +55,15 @@ def pack_operands(
     if zipped and extent(sch, block) % blocks == 0:
         outer, block = sch.split(block, [None, blocks])
         sch.reorder(outer, chunk, block)
-        sch.tensorize(block, zipped_value_intrinsic(lanes, depth))
+        sch.tensorize(block, register(zipped_value_sources(lanes, depth)))
     elif whole and depth > 1:
-        sch.tensorize(sch.get_loops(values)[-2], value_packing_intrinsic(lanes, depth, dtype))
+        intrinsic = register(value_packing_sources(lanes, depth, dtype))
+        sch.tensorize(sch.get_loops(values)[-2], intrinsic)
     chunk, _lane, _inner = sch.get_loops(keys)[-3:]
     group = LOADED_BYTES // depth
     if whole and depth > 1 and extent(sch, chunk) % group == 0:
         _, chunk = sch.split(chunk, [None, group])
-        intrinsic = zipped_key_intrinsic if zipped else key_packing_intrinsic
-        sch.tensorize(chunk, intrinsic(lanes, depth))
+        sources = zipped_key_sources if zipped else key_packing_sources
+        sch.tensorize(chunk, register(sources(lanes, depth)))
     else:
         vectorise_innermost(sch, keys, depth)

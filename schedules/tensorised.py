@@ -11,9 +11,10 @@ from ibert_tvm.targets import DotInstruction
 
 from .intrinsics import microkernels, mve
 from .intrinsics.dot import dot_intrinsic
-from .intrinsics.matrix import drain_intrinsic
+from .intrinsics.matrix import drain_sources
 from .intrinsics.microkernels import is_microkernel
-from .intrinsics.mve import mve_product_intrinsic
+from .intrinsics.mve import mve_product_sources
+from .intrinsics.registration import register
 from .loops import extent, largest_divisor, vectorise_innermost
 from .microkernel import multiply_by_microkernel
 from .nodes import Block, Loop
@@ -149,7 +150,7 @@ def _multiply_at_once(
     zero = sch.decompose_reduction(block, rows if blocks is None else blocks)
     vectorise_innermost(sch, zero, 4)
     first = rows if sizes[0] > 1 else columns
-    sch.tensorize(first, mve_product_intrinsic(dot, *sizes))
+    sch.tensorize(first, register(mve_product_sources(dot, *sizes)))
     return blocks
 
 
@@ -205,4 +206,4 @@ def _schedule_drain(
     sch.reorder(rows, vectors, pair, lane)
     sch.unroll(rows)
     sch.unroll(vectors)
-    sch.tensorize(pair, drain_intrinsic(dot))
+    sch.tensorize(pair, register(drain_sources(dot)))

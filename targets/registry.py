@@ -10,7 +10,7 @@ from ibert_tvm.common.errors import TargetError
 from .catalogue import CATALOGUE
 from .cuda.descriptions import gpu_target, is_gpu_name
 from .cuda.driver import find_gpu
-from .cuda.toolchain import check_architectures, find_cuda_toolchain
+from .cuda.toolchain import find_cuda_toolchain
 from .description import TargetDescription
 from .emulation import emulator_command, find_emulator
 from .host import host_target
@@ -147,8 +147,7 @@ def _status(name: str) -> TargetStatus:
     try:
         compiler = " ".join(find_linker(description))
         if description.gpu is not None:
-            toolchain = find_cuda_toolchain(name)
-            check_architectures(toolchain, description.gpu.architectures, name)
+            toolchain = find_cuda_toolchain(name, description.gpu.architectures)
             compiler = f"{toolchain.nvcc}, {compiler}"
     except TargetError as error:
         missing = f"{error.why}; {error.todo}"

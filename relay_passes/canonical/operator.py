@@ -31,7 +31,7 @@ INDEX = ("int64",)
 """Type of ids and of the attention mask."""
 
 
-class CanonicalOperator(Record):
+class CanonicalOperator(Record, abstract=True):
     """Base of the records.
 
     Class variables

@@ -11,6 +11,7 @@ its package is imported.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar, overload
@@ -200,7 +201,8 @@ class Record(_Frozen):
     ---------------
     DIALECT
     OP
-        Name of the operator.
+        Name of the operator; the dialect's, and the class's in lower case with underscores, where
+        the class gives none.
     OPERANDS
         In the order of a call; optional ones that it leaves out are skipped.
     RESULT
@@ -215,16 +217,20 @@ class Record(_Frozen):
     name: str
 
     DIALECT: ClassVar[Dialect]
-    OP: ClassVar[str] = ""
+    OP: ClassVar[str]
     OPERANDS: ClassVar[tuple[Operand, ...]] = ()
     RESULT: ClassVar[str] = ""
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        named = "OP" in cls.__dict__
-        if named and (problems := cls._problems()):
-            raise TypeError(f"the record {cls.__qualname__} is incomplete: {'; '.join(problems)}")
+    def __init_subclass__(cls, abstract: bool = False, **keywords: Any) -> None:
+        if not abstract:
+            if "OP" not in cls.__dict__:
+                words = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__)
+                cls.OP = f"{cls.DIALECT.name}.{words.lower()}"
+            if problems := cls._problems():
+                what = f"the record {cls.__qualname__} is incomplete"
+                raise TypeError(f"{what}: {'; '.join(problems)}")
         super().__init_subclass__(**keywords)
-        if named:
+        if not abstract:
             RECORDS[cls.OP] = cls.DIALECT.operators[cls.OP] = cls
 
     @classmethod
@@ -233,8 +239,9 @@ class Record(_Frozen):
         problems = []
         if not cls.OP.startswith(f"{cls.DIALECT.name}."):
             problems.append(f"OP is not {cls.DIALECT.name}.NAME")
-        if RECORDS.get(cls.OP, cls).__qualname__ != cls.__qualname__:
-            problems.append(f"{cls.OP} is the name of {RECORDS[cls.OP].__qualname__} too")
+        other = RECORDS.get(cls.OP, cls)
+        if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+            problems.append(f"{cls.OP} is the name of {other.__qualname__} too")
         if not cls.__dict__.get("__doc__"):
             problems.append("it has no docstring")
         if not cls.OPERANDS:

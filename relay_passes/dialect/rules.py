@@ -12,7 +12,7 @@ from .types import Dim
 POSITION_KINDS = ("absolute", "roberta")
 
 
-class PositionIdsRule(Record):
+class PositionIdsRule(Record, abstract=True):
     """Positions of tokens.
 
     Parameters
@@ -34,7 +34,7 @@ class PositionIdsRule(Record):
         self.choose("kind", self.kind, POSITION_KINDS)
 
 
-class RotateRule(Record):
+class RotateRule(Record, abstract=True):
     """Heads of C channels turned by a table of P positions and R columns.
 
     Parameters
@@ -65,7 +65,7 @@ class RotateRule(Record):
             )
 
 
-class NormRule(Record):
+class NormRule(Record, abstract=True):
     """A norm of rows: all channels of a token, or each head where constants are [H or 1, D]."""
 
     def check_dims(self, dims: Dims) -> None:
@@ -82,7 +82,7 @@ class NormRule(Record):
             )
 
 
-class ConcatenateRule(Record):
+class ConcatenateRule(Record, abstract=True):
     """Channels of two values side by side."""
 
     def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
@@ -90,7 +90,7 @@ class ConcatenateRule(Record):
         return (*dims["..."], dims["C"] + dims["D"])
 
 
-class AttentionPoolRule(Record):
+class AttentionPoolRule(Record, abstract=True):
     """Attention with a score for each of H heads."""
 
     def check_dims(self, dims: Dims) -> None:
@@ -99,7 +99,7 @@ class AttentionPoolRule(Record):
             raise self.refused(*problem)
 
 
-class PrependTokensRule(Record):
+class PrependTokensRule(Record, abstract=True):
     """N tokens more in front of a sequence."""
 
     def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
@@ -107,7 +107,7 @@ class PrependTokensRule(Record):
         return dims["b"], dims["s"] + dims["N"], dims["C"]
 
 
-class SliceTokensRule(Record):
+class SliceTokensRule(Record, abstract=True):
     """Some of the tokens of a sequence.
 
     Parameters
@@ -137,7 +137,7 @@ class SliceTokensRule(Record):
         return dims["b"], self.count, dims["C"]
 
 
-class UnfoldTokensRule(Record):
+class UnfoldTokensRule(Record, abstract=True):
     """Neighbouring tokens side by side.
 
     Parameters
@@ -182,7 +182,7 @@ class UnfoldTokensRule(Record):
         return dims["b"], rows, dims["C"] * self.width
 
 
-class PatchesRule(Record):
+class PatchesRule(Record, abstract=True):
     """Images cut into patches.
 
     Parameters
@@ -217,7 +217,7 @@ class PatchesRule(Record):
         return dims["b"], down * across, dims["P"] * self.patch_height * self.patch_width
 
 
-class WindowsRule(Record):
+class WindowsRule(Record, abstract=True):
     """Images or features cut into windows, with a border around.
 
     Parameters

@@ -26,7 +26,7 @@ OPERATORS: dict[str, type[Operator]] = INTEGER.operators  # type: ignore[assignm
 """Its operators by name."""
 
 
-class Operator(Record):
+class Operator(Record, abstract=True):
     """Base of the records.
 
     Class variables
@@ -97,7 +97,7 @@ class Operator(Record):
         return False
 
 
-class Elementwise(Operator):
+class Elementwise(Operator, abstract=True):
     """Base of operators whose result is a function of the operands' entries at the same place.
 
     Class variables
@@ -138,7 +138,7 @@ class Elementwise(Operator):
         return domain.define(self.STAGE, x.shape, entry, dtype)
 
 
-class Serial(Operator):
+class Serial(Operator, abstract=True):
     """Base of operators that count: what one step writes depends on the one before.
 
     Such an operator goes over one number per token and is a kernel of its own, written as loops

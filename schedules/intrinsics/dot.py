@@ -53,7 +53,8 @@ def intrinsic_sources(dot: DotInstruction, groups: int = 1) -> Sources:
     product = f'T.cast(A[vk], "int32") * T.cast(B[{entry}], "int32")'
     loops = nest(f"C[vi] = C[vi] + {product}", i=lanes, k=groups * depth)
     once = f"C[T.ramp(T.int32(0), 1, {lanes})] = {_BODIES[dot.name](groups)}"
-    return sources_of(operands, loops, [once])
+    name = dot.name + (f"_x{groups}" if groups > 1 else "")
+    return sources_of(name, operands, loops, [once])
 
 
 def dot_intrinsic(dot: DotInstruction, groups: int = 1) -> str | None:
@@ -72,7 +73,4 @@ def dot_intrinsic(dot: DotInstruction, groups: int = 1) -> str | None:
         None where the target has no dot-product instruction, so that the compiler vectorises plain
         loops.
     """
-    if dot.name == "none":
-        return None
-    name = f"ibert.{dot.name}" + (f"_x{groups}" if groups > 1 else "")
-    return register(name, intrinsic_sources(dot, groups))
+    return None if dot.name == "none" else register(intrinsic_sources(dot, groups))

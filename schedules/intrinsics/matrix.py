@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ibert_tvm.targets import DotInstruction
 
-from .registration import ANY_ROWS, Operand, Sources, nest, register, sources_of
+from .registration import ANY_ROWS, Operand, Sources, nest, sources_of
 
 
 def _accumulators(dot: DotInstruction) -> Operand:
@@ -36,7 +36,7 @@ def matrix_sources(dot: DotInstruction, body: list[str]) -> Sources:
     entry = f"C[vj // {dot.rows}, vi, vj % {dot.rows}]"
     product = 'T.cast(A[vi, vk], "int32") * T.cast(B[vj, vk], "int32")'
     loops = nest(f"{entry} = {entry} + {product}", i=dot.rows, j=dot.lanes, k=dot.depth)
-    return sources_of(operands, loops, body)
+    return sources_of(dot.name, operands, loops, body)
 
 
 def drain_sources(dot: DotInstruction) -> Sources:
@@ -55,9 +55,4 @@ def drain_sources(dot: DotInstruction) -> Sources:
             pair * block + row * dot.rows + column for pair in pairs for column in range(dot.rows)
         ]
         stores.append(f"C.vstore([{row}, 0], T.Shuffle([{vectors}], {order}))")
-    return sources_of(operands, loops, stores, accumulates=False)
-
-
-def drain_intrinsic(dot: DotInstruction) -> str:
-    """Register `drain_sources` with TVM; return the intrinsic's name."""
-    return register(f"ibert.{dot.name}_drain", drain_sources(dot))
+    return sources_of(f"{dot.name}_drain", operands, loops, stores, accumulates=False)

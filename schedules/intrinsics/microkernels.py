@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ibert_tvm.targets import DotInstruction
 
-from .registration import Operand, Sources, called, nest, register, sources_of
+from .registration import Operand, Sources, called, nest, sources_of
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,8 @@ def microkernel_sources(dot: DotInstruction, rows: int, depth: int) -> Sources:
     widened = entry if dot.lhs_dtype == "int32" else f'T.cast({entry}, "int32")'
     statement = f'C[vj, vi] = C[vj, vi] + {widened} * T.cast({weight}, "int32")'
     call = called(f"ibert_mk_{dot.name}_{rows}x{dot.lanes}", operands, depth)
-    return sources_of(operands, nest(statement, i=rows, j=dot.lanes, k=depth), [call])
-
-
-def microkernel_intrinsic(dot: DotInstruction, rows: int, depth: int) -> str:
-    """Register `microkernel_sources` with TVM; return the intrinsic's name."""
-    name = f"ibert.{dot.name}_{rows}x{dot.lanes}_{depth}"
-    return register(name, microkernel_sources(dot, rows, depth))
+    loops = nest(statement, i=rows, j=dot.lanes, k=depth)
+    return sources_of(f"{dot.name}_{rows}x{dot.lanes}_{depth}", operands, loops, [call])
 
 
 def widening_sources(lanes: int, depth: int) -> Sources:
@@ -113,9 +108,4 @@ def widening_sources(lanes: int, depth: int) -> Sources:
         'C[vq, vj, vi % 2, vi // 2] = T.cast(A[vq, vj, vi], "int16")', q=quads, j=lanes, i=4
     )
     call = called("ibert_mk_sxtb16", operands, quads * lanes)
-    return sources_of(operands, loops, [call], accumulates=False)
-
-
-def widening_intrinsic(lanes: int, depth: int) -> str:
-    """Register `widening_sources` with TVM; return the intrinsic's name."""
-    return register(f"ibert.sxtb16_{lanes}x{depth}", widening_sources(lanes, depth))
+    return sources_of(f"sxtb16_{lanes}x{depth}", operands, loops, [call], accumulates=False)

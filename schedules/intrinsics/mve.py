@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ibert_tvm.targets import DotInstruction
 
-from .registration import ANY_ROWS, Operand, Sources, called, nest, register, sources_of
+from .registration import ANY_ROWS, Operand, Sources, called, nest, sources_of
 
 DEPTH_ARGUMENT = 6
 """Place in the call of what says over how many entries it multiplies."""
@@ -46,10 +46,4 @@ def mve_product_sources(dot: DotInstruction, rows: int, columns: int, depth: int
     loops = nest(f"C[vi, vj] = C[vi, vj] + {product}", i=rows, j=columns, k=depth)
     strides = (f"{name}.strides[0]" for name in "CAB")
     call = called(f"ibert_mk_{dot.name}", operands, rows, columns, depth, *strides)
-    return sources_of(operands, loops, [call])
-
-
-def mve_product_intrinsic(dot: DotInstruction, rows: int, columns: int, depth: int) -> str:
-    """Register `mve_product_sources` with TVM; return the intrinsic's name."""
-    name = f"ibert.{dot.name}_{rows}x{columns}x{depth}"
-    return register(name, mve_product_sources(dot, rows, columns, depth))
+    return sources_of(f"{dot.name}_{rows}x{columns}x{depth}", operands, loops, [call])

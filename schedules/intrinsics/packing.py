@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .registration import ANY_ROWS, Operand, Sources, nest, register, sources_of
+from .registration import ANY_ROWS, Operand, Sources, nest, sources_of
 
 LOADED_BYTES = 16
 """Bytes of a key's channels that its packing loads at once."""
@@ -19,7 +19,7 @@ def key_packing_sources(lanes: int, depth: int) -> Sources:
         f'{[row * group + c for row in range(lanes)]}), dtype="int8x{lanes * depth}"))'
         for c in range(group)
     ]
-    return packed_keys(lanes, depth, stores)
+    return packed_keys("pack_keys", lanes, depth, stores)
 
 
 def key_rows(lanes: int, depth: int) -> list[str]:
@@ -29,7 +29,7 @@ def key_rows(lanes: int, depth: int) -> list[str]:
     return [f'T.reinterpret({load}, dtype="{number}")' for load in loads]
 
 
-def packed_keys(lanes: int, depth: int, stores: list[str]) -> Sources:
+def packed_keys(kind: str, lanes: int, depth: int, stores: list[str]) -> Sources:
     """Both functions of an intrinsic that packs keys, with these statements."""
     group = LOADED_BYTES // depth
     operands = {
@@ -37,7 +37,7 @@ def packed_keys(lanes: int, depth: int, stores: list[str]) -> Sources:
         "C": Operand((group, lanes, depth), "int8"),
     }
     loops = nest(f"C[vc, vl, vi] = A[vl, vc * {depth} + vi]", c=group, l=lanes, i=depth)
-    return sources_of(operands, loops, stores, accumulates=False)
+    return sources_of(f"{kind}_{lanes}x{depth}", operands, loops, stores, accumulates=False)
 
 
 def value_packing_sources(lanes: int, depth: int, dtype: str = "int8") -> Sources:
@@ -53,15 +53,5 @@ def value_packing_sources(lanes: int, depth: int, dtype: str = "int8") -> Source
     order = [row * lanes + lane for lane in range(lanes) for row in range(depth)]
     store = f"C.vstore([0, 0], T.Shuffle([{rows}], {order}))"
     loops = nest("C[vl, vi] = A[vi, vl]", l=lanes, i=depth)
-    return sources_of(operands, loops, [store], accumulates=False)
-
-
-def key_packing_intrinsic(lanes: int, depth: int) -> str:
-    """Register `key_packing_sources` with TVM; return the intrinsic's name."""
-    return register(f"ibert.pack_keys_{lanes}x{depth}", key_packing_sources(lanes, depth))
-
-
-def value_packing_intrinsic(lanes: int, depth: int, dtype: str = "int8") -> str:
-    """Register `value_packing_sources` with TVM; return the intrinsic's name."""
-    name = f"ibert.pack_values_{lanes}x{depth}" + ("" if dtype == "int8" else f"_{dtype}")
-    return register(name, value_packing_sources(lanes, depth, dtype))
+    name = f"pack_values_{lanes}x{depth}" + ("" if dtype == "int8" else f"_{dtype}")
+    return sources_of(name, operands, loops, [store], accumulates=False)

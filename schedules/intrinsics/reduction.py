@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .registration import Operand, Sources, nest, register, sources_of
+from .registration import Operand, Sources, nest, sources_of
 
 _COMBINED = {
     "max": ("T.max(C[0], {value})", "smax"),
@@ -11,7 +11,7 @@ _COMBINED = {
 
 
 def reduction_sources(kind: str, lanes: int) -> Sources:
-    """Text of the description and of the implementation of a horizontal reduction.
+    """Text of both functions of ``C[0] = combine(C[0], A[0:lanes])``.
 
     Left to itself, LLVM's vectoriser reduces several rows at once with gathers.
 
@@ -28,12 +28,8 @@ def reduction_sources(kind: str, lanes: int) -> Sources:
         f'A.vload([0], dtype="int32x{lanes}"))'
     )
     return sources_of(
+        f"reduce_{kind}_{lanes}",
         {"A": Operand((lanes,), "int32"), "C": Operand((1,), "int32")},
         nest(f"C[0] = {combined.format(value='A[vk]')}", k=lanes),
         [f"C[0] = {combined.format(value=value)}"],
     )
-
-
-def reduction_intrinsic(kind: str, lanes: int) -> str:
-    """Register ``C[0] = combine(C[0], A[0:lanes])``, see `reduction_sources`; return its name."""
-    return register(f"ibert.reduce_{kind}_{lanes}", reduction_sources(kind, lanes))

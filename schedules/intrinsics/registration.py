@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-
-Sources = tuple[str, str]
-"""Text of the description and of the implementation."""
+from typing import NamedTuple
 
 _FUNCTION = """
 @T.prim_func(s_tir=True)
@@ -31,6 +29,14 @@ _NEST = """for {loops} in T.grid({extents}):
 
 ANY_ROWS = "[T.int32(), 1]"
 """Strides of rows that lie anywhere."""
+
+
+class Sources(NamedTuple):
+    """An intrinsic: text of the description and of the implementation, and its name in TVM."""
+
+    description: str
+    implementation: str
+    name: str
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,7 @@ def nest(statement: str, **extents: int) -> str:
 
 
 def sources_of(
+    name: str,
     operands: dict[str, Operand],
     description: str,
     implementation: list[str],
@@ -95,6 +102,8 @@ def sources_of(
 
     Parameters
     ----------
+    name
+        Of the intrinsic, behind "ibert.".
     operands
         By name: those that are read, and C, which is written, last.
     description
@@ -111,9 +120,10 @@ def sources_of(
         "reads": ", ".join([*([written] if accumulates else []), *regions.values()]),
         "writes": written,
     }
-    return (
+    return Sources(
         _FUNCTION.format(which="description", body=description, **head),
         _FUNCTION.format(which="implementation", body="\n        ".join(implementation), **head),
+        f"ibert.{name}",
     )
 
 
@@ -125,19 +135,11 @@ def called(function: str, operands: dict[str, Operand], *arguments: object) -> s
 
 
 @cache
-def register(name: str, sources: Sources) -> str:
-    """Register an intrinsic with TVM, once; return its name.
-
-    Parameters
-    ----------
-    name
-        Name under which schedules use it.
-    sources
-        Text of the description and of the implementation.
-    """
+def register(sources: Sources) -> str:
+    """Register an intrinsic with TVM, once; return its name."""
     from tvm.s_tir import TensorIntrin
     from tvm.script import from_source
 
-    description, implementation = (from_source(source) for source in sources)
-    TensorIntrin.register(name, description, implementation, override=True)
-    return name
+    description, implementation = (from_source(source) for source in sources[:2])
+    TensorIntrin.register(sources.name, description, implementation, override=True)
+    return sources.name

@@ -7,7 +7,7 @@ numbers one by one, or looks bytes up in tables. Zipping says what ARM has an in
 from __future__ import annotations
 
 from .packing import LOADED_BYTES, key_rows, packed_keys
-from .registration import ANY_ROWS, Operand, Sources, nest, register, sources_of
+from .registration import ANY_ROWS, Operand, Sources, nest, sources_of
 
 
 def interleaved(rows: list[str], count: int) -> list[str]:
@@ -47,7 +47,7 @@ def zipped_key_sources(lanes: int, depth: int) -> Sources:
             f"C.vstore([{group}, {rest // depth}, 0], "
             f'T.reinterpret({vector}, dtype="int8x{LOADED_BYTES}"))'
         )
-    return packed_keys(lanes, depth, stores)
+    return packed_keys("zip_keys", lanes, depth, stores)
 
 
 def zipped_value_sources(lanes: int, depth: int) -> Sources:
@@ -72,14 +72,4 @@ def zipped_value_sources(lanes: int, depth: int) -> Sources:
             stores.append(f"C.vstore([{number}, 0, {rest // depth}, 0], {part})")
     statement = f"C[vb, 0, vl, vi] = A[vi, vb * {lanes} + vl]"
     loops = nest(statement, b=blocks, l=lanes, i=depth)
-    return sources_of(operands, loops, stores, accumulates=False)
-
-
-def zipped_key_intrinsic(lanes: int, depth: int) -> str:
-    """Register `zipped_key_sources` with TVM; return the intrinsic's name."""
-    return register(f"ibert.zip_keys_{lanes}x{depth}", zipped_key_sources(lanes, depth))
-
-
-def zipped_value_intrinsic(lanes: int, depth: int) -> str:
-    """Register `zipped_value_sources` with TVM; return the intrinsic's name."""
-    return register(f"ibert.zip_values_{lanes}x{depth}", zipped_value_sources(lanes, depth))
+    return sources_of(f"zip_values_{lanes}x{depth}", operands, loops, stores, accumulates=False)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,46 +138,40 @@ def write_package(
     return document
 
 
-@dataclass(frozen=True)
 class FileNames:
     """Names of a package's files, which a program with several packages may have side by side.
+
+    Parameters
+    ----------
+    prefix
+        What C names of the model begin with.
 
     Attributes
     ----------
     prefix
-        What C names of the model begin with.
+        As given.
+    library
+        The static library, ``-l`` and `model` for a linker.
+    header
+        The C interface.
+    driver
+        The source that calls the kernels.
+    kernels
+        The kernels as C.
+    memory
+        Memory functions.
+    weights, assembled_weights
+        The weights: C arrays, or assembly that includes a file.
     """
 
-    prefix: str
-
-    @property
-    def library(self) -> str:
-        """The static library, ``-l`` and `model` for a linker."""
-        return f"lib{self.prefix}_model.a"
-
-    @property
-    def header(self) -> str:
-        """The C interface."""
-        return f"{self.prefix}_model.h"
-
-    @property
-    def driver(self) -> str:
-        """The source that calls the kernels."""
-        return f"{self.prefix}_model.c"
-
-    @property
-    def kernels(self) -> str:
-        """The kernels as C."""
-        return f"{self.prefix}_kernels.c"
-
-    @property
-    def memory(self) -> str:
-        """Memory functions."""
-        return f"{self.prefix}_memory.c"
-
-    def weights(self, arrays: bool) -> str:
-        """The weights: C arrays, or assembly that includes a file."""
-        return f"{self.prefix}_weights.{'c' if arrays else 'S'}"
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.library = f"lib{prefix}_model.a"
+        self.header = f"{prefix}_model.h"
+        self.driver = f"{prefix}_model.c"
+        self.kernels = f"{prefix}_kernels.c"
+        self.memory = f"{prefix}_memory.c"
+        self.weights, self.assembled_weights = f"{prefix}_weights.c", f"{prefix}_weights.S"
 
 
 def find_linker_flags(description: TargetDescription) -> tuple[str, ...]:
@@ -197,9 +190,9 @@ def _write_sources(
         for path in bare.support_sources:
             sources[path.name] = path.read_text(encoding="utf-8")
     if options.emit == C_ARRAYS:
-        sources[names.weights(True)] = weights_c(bare)
+        sources[names.weights] = weights_c(bare)
     else:
-        sources[names.weights(False)] = _LITTLE_ENDIAN + weights_assembly(bare, separate=True)
+        sources[names.assembled_weights] = _LITTLE_ENDIAN + weights_assembly(bare, separate=True)
         write_weights(bare.weights, bare.parameters, bare.weight_bytes, work)
     for name, text in sources.items():
         (work / name).write_text(text, encoding="utf-8")

@@ -31,7 +31,7 @@ from .audit import (
 from .constant_moves import move_constants
 from .nvcc import compile_images
 from .sass import code_bytes, functions
-from .toolchain import CudaToolchain, check_architectures, find_cuda_toolchain
+from .toolchain import CudaToolchain, find_cuda_toolchain
 
 if TYPE_CHECKING:
     import tvm
@@ -156,8 +156,7 @@ def compile_device_code(
     if make_image is not None:
         report = {"architectures": list(gpu.architectures), "ptx": False, "kernels": []}
         return DeviceCode(make_image(source, description), generated, report=report)
-    toolchain = find_cuda_toolchain(description.name)
-    check_architectures(toolchain, gpu.architectures, description.name)
+    toolchain = find_cuda_toolchain(description.name, gpu.architectures)
     made = _machine_code(source, description, toolchain, roles, dump)
     spilling = spilling_kernels(made.audits, roles)
     if spilling:

@@ -12,11 +12,12 @@ format, ``cuda`` for source, the table of its kernels, and a string that is the 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from .compile import DeviceCode
 
-_LIBRARY, _CUDA = "_lib", "cuda"
+_LIBRARY, _CUDA = b"_lib", b"cuda"
 _SOURCE_FORMAT, _IMAGE_FORMAT = b"cuda", b"fatbin"
 
 _ASSEMBLY = """\
@@ -73,26 +74,15 @@ def with_image(modules: bytes, device: DeviceCode) -> bytes:
     size, place = _number(modules, 0)
     if size != len(modules) - place:
         raise ValueError(f"serialised modules say {size} bytes and have {len(modules) - place}")
-    start = place
-    count, place = _number(modules, place)
-    place += 8 * count
-    children, place = _number(modules, place)
-    place += 8 * children
-    parts = [modules[start:place]]
-    replaced = 0
-    for _ in range(count - 1):
-        kind, place = _string(modules, place)
-        parts.append(_packed(kind))
-        if kind == _LIBRARY.encode():
-            continue
-        content, place = _string(modules, place)
-        if kind == _CUDA.encode():
-            content = _module_with_image(content, device)
-            replaced += 1
-        parts.append(_packed(content))
-    if place != len(modules) or replaced != 1:
-        raise ValueError(f"serialised modules hold {replaced} modules of CUDA code instead of one")
-    return _packed(b"".join(parts))
+    entries = list(_entries(modules))
+    found = [(content, end) for kind, content, end in entries if kind == _CUDA]
+    if len(found) != 1 or entries[-1][2] != len(modules):
+        raise ValueError(
+            f"serialised modules hold {len(found)} modules of CUDA code instead of one"
+        )
+    ((content, end),) = found
+    before, code = modules[place : end - 8 - len(content)], _module_with_image(content, device)
+    return _packed(before + _packed(code) + modules[end:])
 
 
 def image_of(modules: bytes) -> bytes:
@@ -110,22 +100,24 @@ def image_of(modules: bytes) -> bytes:
     """
     try:
         size, place = _number(modules, 0)
-        modules = modules[: place + size]
-        count, place = _number(modules, place)
-        place += 8 * count
-        children, place = _number(modules, place)
-        place += 8 * children
-        # A module takes eight bytes at least.
-        for _ in range(min(count, len(modules)) - 1):
-            kind, place = _string(modules, place)
-            if kind == _LIBRARY.encode():
-                continue
-            content, place = _string(modules, place)
-            if kind == _CUDA.encode():
+        for kind, content, _ in _entries(modules[: place + size]):
+            if kind == _CUDA:
                 return _code(content)
     except (struct.error, OverflowError):  # a number that is no place
         pass
     raise ValueError("no module of CUDA code is among the library's modules")
+
+
+def _entries(modules: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+    """Kind, content and end of serialised modules; the library's own code has no content."""
+    count, place = _number(modules, 8)
+    children, place = _number(modules, place + 8 * count)
+    place += 8 * children
+    # A module takes eight bytes at least.
+    for _ in range(min(count, len(modules)) - 1):
+        kind, place = _string(modules, place)
+        content, place = (b"", place) if kind == _LIBRARY else _string(modules, place)
+        yield kind, content, place
 
 
 def _code(content: bytes) -> bytes:

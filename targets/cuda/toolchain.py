@@ -66,7 +66,7 @@ class CudaToolchain:
         return f"nvcc {'.'.join(map(str, self.version))} ({self.found}: {self.nvcc})"
 
 
-def find_cuda_toolchain(target: str = "cuda") -> CudaToolchain:
+def find_cuda_toolchain(target: str = "cuda", architectures: tuple[str, ...] = ()) -> CudaToolchain:
     """Find the compiler, fatbinary and nvdisasm.
 
     The first of these that has an ``nvcc``:
@@ -83,6 +83,8 @@ def find_cuda_toolchain(target: str = "cuda") -> CudaToolchain:
     ----------
     target
         Name of the target that it is needed for, for errors.
+    architectures
+        "sm_75", ...: those that it has to compile for; see `check_architectures`.
 
     Raises
     ------
@@ -117,7 +119,7 @@ def find_cuda_toolchain(target: str = "cuda") -> CudaToolchain:
             todo=_INSTALL,
         )
     others = [Path(nvcc).parent, *(folder for _, folder in folders)]
-    return CudaToolchain(
+    toolchain = CudaToolchain(
         nvcc=nvcc,
         fatbinary=_companion("fatbinary", others, target, "joins the code of architectures"),
         nvdisasm=_companion(
@@ -126,6 +128,8 @@ def find_cuda_toolchain(target: str = "cuda") -> CudaToolchain:
         version=version,
         found=found,
     )
+    check_architectures(toolchain, architectures, target)
+    return toolchain
 
 
 def check_architectures(toolchain: CudaToolchain, names: tuple[str, ...], target: str) -> None:
@@ -232,7 +236,5 @@ def check_toolchain(description: TargetDescription) -> None:
     TargetError
         If a program is missing, or does not know the architecture.
     """
-    if description.gpu is None:
-        return
-    toolchain = find_cuda_toolchain(description.name)
-    check_architectures(toolchain, description.gpu.architectures, description.name)
+    if description.gpu is not None:
+        find_cuda_toolchain(description.name, description.gpu.architectures)

@@ -34,7 +34,7 @@ CHANNELS, WORDS = 6, 11
 def toy() -> Iterator[type[CanonicalOperator]]:
     """Record and rule of ``max(x, 0) / 2``, gone again after the tests of this file."""
 
-    class HalfRelu(CanonicalOperator):
+    class ToyHalfRelu(CanonicalOperator):
         """``max(x, 0) / divisor``.
 
         Parameters
@@ -45,24 +45,25 @@ def toy() -> Iterator[type[CanonicalOperator]]:
 
         divisor: float
 
-        OP = "canonical.toy_half_relu"
         OPERANDS = (Operand("x", ("float32",), "... C"),)
         RESULT = "... C"
 
         def evaluate(self, x: np.ndarray) -> np.ndarray:
             return np.maximum(x, np.float32(0)) / np.float32(self.divisor)
 
-    @rules.lowers(HalfRelu, need=rules.Need(operands=(rules.STREAM,), plain=True, one_sided=True))
-    def half_relu(node: rules.Node[HalfRelu]) -> IntegerValue:
+    @rules.lowers(
+        ToyHalfRelu, need=rules.Need(operands=(rules.STREAM,), plain=True, one_sided=True)
+    )
+    def half_relu(node: rules.Node[ToyHalfRelu]) -> IntegerValue:
         """The same integers as of a relu, in smaller steps."""
         source = node.x.stream()
         out = node.context.emit(integer.relu(source.var, name=node.name))
         return node.result(out, source.scale / node.operator.divisor, source.magnitude)
 
-    yield HalfRelu
-    del OPERATORS[HalfRelu.OP], RECORDS[HalfRelu.OP]
+    yield ToyHalfRelu
+    del OPERATORS[ToyHalfRelu.OP], RECORDS[ToyHalfRelu.OP]
     for known in rules._RULES.values():
-        known.pop(HalfRelu.OP, None)
+        known.pop(ToyHalfRelu.OP, None)
 
 
 def toy_module(toy: type[CanonicalOperator]) -> tvm.IRModule:
@@ -124,8 +125,7 @@ def test_an_incomplete_record_is_refused_when_it_is_defined(messages) -> None:
     with messages.raises(TypeError):
 
         class Lacking(CanonicalOperator):
-            OP = "integer.lacking"
             OPERANDS = (Operand("x", ("float32",), "... C"),)
             RESULT = "... D"
 
-    assert "integer.lacking" not in RECORDS
+    assert "canonical.lacking" not in RECORDS

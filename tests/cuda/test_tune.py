@@ -48,10 +48,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(KernelBuilder, "service", "tests.cuda.stand_in_builder")
     monkeypatch.setattr(
-        "ibert_tvm.targets.cuda.toolchain.find_cuda_toolchain", lambda _target: None
-    )
-    monkeypatch.setattr(
-        "ibert_tvm.targets.cuda.toolchain.check_architectures", lambda *_arguments: None
+        "ibert_tvm.targets.cuda.toolchain.find_cuda_toolchain", lambda *_arguments: None
     )
 
 
@@ -267,7 +264,7 @@ def test_without_a_compiler_nothing_is_written_down(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def missing(target: str) -> None:
+    def missing(target: str, _architectures: object) -> None:
         raise TargetError(what="no nvcc", where=target, why="a test", todo="install it")
 
     monkeypatch.setattr("ibert_tvm.targets.cuda.toolchain.find_cuda_toolchain", missing)

@@ -275,7 +275,6 @@ def test_a_query_sees_itself_at_least(messages) -> None:
 
 PARTS: dict[str, Any] = {
     "__doc__": "An operator.",
-    "OP": "integer.nothing",
     "OPERANDS": (Operand("x", ("int8",), "... C"),),
     "RESULT": "... C",
     "result_dtype": lambda self, types: "int8",
@@ -285,9 +284,10 @@ PARTS: dict[str, Any] = {
 
 
 def define(base: type = Operator, **changes: Any) -> type:
-    """Define the record `Nothing`; None leaves a part out."""
+    """Define a record, `Nothing` where no other name is given; None leaves a part out."""
+    name = changes.pop("named", "Nothing")
     parts = {name: part for name, part in {**PARTS, **changes}.items() if part is not None}
-    return type("Nothing", (base,), {"__module__": __name__, "__qualname__": "Nothing", **parts})
+    return type(name, (base,), {"__module__": __name__, "__qualname__": name, **parts})
 
 
 ENTRY = {"body": None, "entry": lambda self, x: x, "STAGE": "nothing"}
@@ -298,7 +298,7 @@ SERIAL = {
 }
 INCOMPLETE: dict[str, tuple[type, dict[str, Any]]] = {
     "name of another dialect": (Operator, {"OP": "canonical.nothing"}),
-    "name of another operator": (Operator, {"OP": "integer.linear"}),
+    "name of another operator": (Operator, {"named": "Linear"}),
     "docstring": (Operator, {"__doc__": None}),
     "operands": (Operator, {"OPERANDS": None}),
     "shape": (Operator, {"RESULT": None}),
@@ -353,7 +353,6 @@ def test_a_new_record_is_all_that_an_operator_needs(operators, builder) -> None:
     class Double(Elementwise):
         """``2 x``."""
 
-        OP = "integer.double"
         OPERANDS = (Operand("x", ("int8", "int32"), "... C"),)
         RESULT = "... C"
         TRAITS = Traits(elementwise=True, per_token=True)

@@ -43,7 +43,6 @@ class ToyLeakyRelu(Elementwise):
 
     shift: int
 
-    OP = "integer.toy_leaky_relu"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     RESULT = "... C"
     TRAITS = Traits(elementwise=True, per_token=True)
@@ -64,7 +63,6 @@ class ToyLeakyRelu(Elementwise):
 class ToyCentre(Operator):
     """``x - mean``, clamped: a statistic of each row."""
 
-    OP = "integer.toy_centre"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     RESULT = "... C"
     TRAITS = Traits(per_token=True, row_statistics=True)

@@ -27,7 +27,7 @@ MNEMONICS = {
 def instruction(request: pytest.FixtureRequest) -> tuple[DotInstruction, Kernels]:
     """A target's instruction, and its description and implementation compiled for it."""
     target = runnable(request.param)
-    description, implementation = intrinsic_sources(target.dot)
+    description, implementation, _ = intrinsic_sources(target.dot)
     sources = {"description": description, "implementation": implementation}
     return target.dot, Kernels({name: from_source(s) for name, s in sources.items()}, target)
 

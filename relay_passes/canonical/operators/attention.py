@@ -50,7 +50,6 @@ class Attention(CanonicalOperator):
     after: int = UNBOUNDED
     cap: float = 0.0
 
-    OP = "canonical.attention"
     OPERANDS = (
         Operand("q", FLOAT, "b s C"),
         *(Operand(name, FLOAT, "b s K") for name in "kv"),

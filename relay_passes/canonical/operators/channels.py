@@ -13,7 +13,6 @@ from ..operator import FLOAT, CanonicalOperator
 class Concatenate(ConcatenateRule, CanonicalOperator):
     """The channels of a, then those of b."""
 
-    OP = "canonical.concatenate"
     OPERANDS = (Operand("a", FLOAT, "... C"), Operand("b", FLOAT, "... D"))
 
     def evaluate(self, a: Floats, b: Floats) -> Floats:
@@ -23,7 +22,6 @@ class Concatenate(ConcatenateRule, CanonicalOperator):
 class ScaleChannels(CanonicalOperator):
     """``x scale`` by channel, where no matrix before it takes the numbers over."""
 
-    OP = "canonical.scale_channels"
     OPERANDS = (Operand("x", FLOAT, "... C"), Operand("scale", FLOAT, "C"))
     RESULT = "... C"
 

@@ -11,7 +11,7 @@ from ...dialect.record import Operand
 from ..operator import FLOAT, CanonicalOperator
 
 
-class Function(CanonicalOperator):
+class Function(CanonicalOperator, abstract=True):
     """Base of functions of one value, elementwise."""
 
     OPERANDS: ClassVar[tuple[Operand, ...]] = (Operand("x", FLOAT, "... C"),)
@@ -21,7 +21,6 @@ class Function(CanonicalOperator):
 class Relu(Function):
     """``max(x, 0)``, elementwise."""
 
-    OP = "canonical.relu"
     ELEMENTWISE = True
 
     def evaluate(self, x: Floats) -> Floats:
@@ -38,8 +37,6 @@ class LeakyRelu(Function):
     """
 
     slope: float
-
-    OP = "canonical.leaky_relu"
 
     def __post_init__(self) -> None:
         if not 0 < self.slope < 1:
@@ -65,8 +62,6 @@ class Clip(Function):
     low: float
     high: float
 
-    OP = "canonical.clip"
-
     def __post_init__(self) -> None:
         limit = float(np.finfo(np.float32).max)
         if not -limit <= self.low < self.high <= limit:
@@ -83,7 +78,6 @@ class Clip(Function):
 class Tanh(Function):
     """Hyperbolic tangent, elementwise."""
 
-    OP = "canonical.tanh"
     ELEMENTWISE = True
 
     def evaluate(self, x: Floats) -> Floats:
@@ -93,7 +87,6 @@ class Tanh(Function):
 class Sigmoid(Function):
     """``1 / (1 + exp(-x))``, elementwise."""
 
-    OP = "canonical.sigmoid"
     ELEMENTWISE = True
 
     def evaluate(self, x: Floats) -> Floats:
@@ -119,7 +112,6 @@ class Silu(Function):
 
     beta: float = 1.0
 
-    OP = "canonical.silu"
     ELEMENTWISE = True
 
     def __post_init__(self) -> None:
@@ -150,7 +142,6 @@ class Gelu(Function):
 
     form: str = "erf"
 
-    OP = "canonical.gelu"
     ELEMENTWISE = True
 
     def __post_init__(self) -> None:
@@ -179,8 +170,6 @@ class Log1pRelu(Function):
 
     Source: SPLADE, https://arxiv.org/abs/2107.05720, equation 1.
     """
-
-    OP = "canonical.log1p_relu"
 
     def evaluate(self, x: Floats) -> Floats:
         return np.log1p(np.maximum(x, 0))

@@ -10,7 +10,6 @@ from ..operator import FLOAT, CanonicalOperator
 class Linear(CanonicalOperator):
     """``x weight^T + bias``."""
 
-    OP = "canonical.linear"
     OPERANDS = (
         Operand("x", FLOAT, "... K"),
         Operand("weight", FLOAT, "N K", section="weights"),

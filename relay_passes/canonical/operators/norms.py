@@ -11,7 +11,7 @@ from ...dialect.rules import NormRule
 from ..operator import FLOAT, CanonicalOperator
 
 
-class Norm(NormRule, CanonicalOperator):
+class Norm(NormRule, CanonicalOperator, abstract=True):
     """Base of norms of rows: all channels of a token, or where gamma is [H or 1, D] each head.
 
     Parameters
@@ -30,7 +30,6 @@ def by_rows(x: Floats, gamma: Floats) -> Floats:
 class LayerNorm(Norm):
     """``(x - mean) / sqrt(variance + epsilon) gamma + beta`` of every row; see `Norm`."""
 
-    OP = "canonical.layer_norm"
     OPERANDS = (
         Operand("x", FLOAT, "... C"),
         Operand("gamma", FLOAT, BY_CHANNEL_OF_ROW),
@@ -52,7 +51,6 @@ class LayerNorm(Norm):
 class RmsNorm(Norm):
     """``x / sqrt(mean of x^2 + epsilon) gamma`` of every row of channels; see `Norm`."""
 
-    OP = "canonical.rms_norm"
     OPERANDS = (Operand("x", FLOAT, "... C"), Operand("gamma", FLOAT, BY_CHANNEL_OF_ROW))
     RESULT = "... C"
 
@@ -68,7 +66,6 @@ class RmsNorm(Norm):
 class L2Norm(CanonicalOperator):
     """``x / |x|`` of every row of channels, |x| its Euclidean length; a row of zeros stays one."""
 
-    OP = "canonical.l2_norm"
     OPERANDS = (Operand("x", FLOAT, "... C"),)
     RESULT = "... C"
 

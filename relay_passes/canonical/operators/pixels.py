@@ -17,7 +17,6 @@ class Patches(PatchesRule, CanonicalOperator):
     order of a convolution's weights. Rows and columns that fill no whole patch are left out.
     """
 
-    OP = "canonical.patches"
     OPERANDS = (Operand("pixel_values", FLOAT, "b P H W", is_input=True),)
 
     def evaluate(self, pixel_values: Floats) -> Floats:
@@ -36,7 +35,6 @@ class Windows(WindowsRule, CanonicalOperator):
     touch.
     """
 
-    OP = "canonical.windows"
     OPERANDS = (Operand("pixel_values", FLOAT, "b P H W or b P W", is_input=True),)
 
     def evaluate(self, pixel_values: Floats) -> Floats:

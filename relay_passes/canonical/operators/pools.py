@@ -12,7 +12,7 @@ from ...dialect.rules import AttentionPoolRule
 from ..operator import FLOAT, INDEX, CanonicalOperator, mask_operand
 
 
-class Pool(CanonicalOperator):
+class Pool(CanonicalOperator, abstract=True):
     """Base of poolings of the tokens that the mask keeps, or of all."""
 
     OPERANDS: ClassVar[tuple[Operand, ...]] = (Operand("x", FLOAT, "b s C"), mask_operand())
@@ -21,8 +21,6 @@ class Pool(CanonicalOperator):
 
 class MeanPool(Pool):
     """Mean of x over the tokens that the mask keeps, or over all; 0 where there is none."""
-
-    OP = "canonical.mean_pool"
 
     def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         if attention_mask is None:
@@ -39,8 +37,6 @@ class WeightedMeanPool(Pool):
     Source: SGPT, https://arxiv.org/abs/2202.08904, section 4.1.2.
     """
 
-    OP = "canonical.weighted_mean_pool"
-
     def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         weights = np.broadcast_to(np.arange(1, x.shape[1] + 1, dtype=x.dtype), x.shape[:2])
         if attention_mask is not None:
@@ -51,8 +47,6 @@ class WeightedMeanPool(Pool):
 
 class SqrtMeanPool(Pool):
     """``sum / sqrt(n)`` of the n tokens of x that the mask keeps, or of all; 0 where n is 0."""
-
-    OP = "canonical.sqrt_mean_pool"
 
     def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         if attention_mask is None:
@@ -65,8 +59,6 @@ class SqrtMeanPool(Pool):
 class MaxPool(Pool):
     """Maximum of x over the tokens that the mask keeps, or over all; 0 where there is none."""
 
-    OP = "canonical.max_pool"
-
     def evaluate(self, x: Floats, attention_mask: Ids | None = None) -> Floats:
         if attention_mask is None:
             return x.max(axis=1)
@@ -78,7 +70,6 @@ class MaxPool(Pool):
 class LastToken(CanonicalOperator):
     """The last token of x that the mask keeps, on whichever side padding is; 0 if none is kept."""
 
-    OP = "canonical.last_token"
     OPERANDS = (
         Operand("x", FLOAT, "b s C"),
         Operand("attention_mask", INDEX, "b s", is_mask=True, is_input=True),
@@ -104,7 +95,6 @@ class SelectToken(CanonicalOperator):
 
     index: int = 0
 
-    OP = "canonical.select_token"
     OPERANDS = (Operand("x", FLOAT, "b s C"),)
     RESULT = "b C"
 
@@ -120,7 +110,6 @@ class AttentionPool(AttentionPoolRule, CanonicalOperator):
     Transformer, https://arxiv.org/abs/1810.00825, section 3.2, with one seed vector.
     """
 
-    OP = "canonical.attention_pool"
     OPERANDS = (
         Operand("scores", FLOAT, "b s H"),
         Operand("v", FLOAT, "b s C"),

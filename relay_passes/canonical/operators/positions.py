@@ -16,7 +16,6 @@ from ..operator import FLOAT, INDEX, CanonicalOperator
 class PositionIds(PositionIdsRule, CanonicalOperator):
     """Positions of `input_ids`; see `PositionIdsRule`."""
 
-    OP = "canonical.position_ids"
     OPERANDS = (Operand("input_ids", INDEX, "b s"),)
     RESULT = "b s"
 
@@ -43,7 +42,6 @@ class Rotate(RotateRule, CanonicalOperator):
     Rows may have any amplitude. A token that is not to be turned has cosines 1 and sines 0.
     """
 
-    OP = "canonical.rotate"
     OPERANDS = (Operand("x", FLOAT, "b s C"), Operand("table", FLOAT, "P R"))
     RESULT = "b s C"
 

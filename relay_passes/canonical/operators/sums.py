@@ -10,7 +10,6 @@ from ..operator import FLOAT, CanonicalOperator
 class Add(CanonicalOperator):
     """``a + b``, of one shape."""
 
-    OP = "canonical.add"
     OPERANDS = (Operand("a", FLOAT, "... C"), Operand("b", FLOAT, "... C"))
     RESULT = "... C"
 
@@ -21,7 +20,6 @@ class Add(CanonicalOperator):
 class AddRow(CanonicalOperator):
     """``x + row`` by channel, where no bias before it takes the row over."""
 
-    OP = "canonical.add_row"
     OPERANDS = (Operand("x", FLOAT, "... C"), Operand("row", FLOAT, "C"))
     RESULT = "... C"
 
@@ -32,7 +30,6 @@ class AddRow(CanonicalOperator):
 class AddPositions(CanonicalOperator):
     """Add row s of `table` to token s of x, whose length is static."""
 
-    OP = "canonical.add_positions"
     OPERANDS = (Operand("x", FLOAT, "b S C"), Operand("table", FLOAT, "S C"))
     RESULT = "b S C"
 
@@ -43,7 +40,6 @@ class AddPositions(CanonicalOperator):
 class Multiply(CanonicalOperator):
     """``a b``, entry by entry, of one shape."""
 
-    OP = "canonical.multiply"
     OPERANDS = (Operand("a", FLOAT, "... C"), Operand("b", FLOAT, "... C"))
     RESULT = "... C"
     ELEMENTWISE = True

@@ -13,7 +13,6 @@ from ..operator import FLOAT, INDEX, CanonicalOperator
 class Embedding(CanonicalOperator):
     """Rows of `table` at `ids`."""
 
-    OP = "canonical.embedding"
     OPERANDS = (Operand("table", FLOAT, "V C", section="embeddings"), Operand("ids", INDEX, "b s"))
     RESULT = "b s C"
 
@@ -24,7 +23,6 @@ class Embedding(CanonicalOperator):
 class MaskTokens(CanonicalOperator):
     """x where the mask is not 0, else 0."""
 
-    OP = "canonical.mask_tokens"
     OPERANDS = (
         Operand("x", FLOAT, "b s C"),
         Operand("attention_mask", INDEX, "b s", is_mask=True, is_input=True),
@@ -38,7 +36,6 @@ class MaskTokens(CanonicalOperator):
 class PrependTokens(PrependTokensRule, CanonicalOperator):
     """Put the rows `tokens` before every sequence of x."""
 
-    OP = "canonical.prepend_tokens"
     OPERANDS = (Operand("x", FLOAT, "b s C"), Operand("tokens", FLOAT, "N C"))
 
     def evaluate(self, x: Floats, tokens: Floats) -> Floats:
@@ -57,7 +54,6 @@ class ShiftTokens(CanonicalOperator):
 
     distance: int
 
-    OP = "canonical.shift_tokens"
     OPERANDS = (Operand("x", FLOAT, "b s C"),)
     RESULT = "b s C"
     BY_SEQUENCE = True
@@ -73,7 +69,6 @@ class ShiftTokens(CanonicalOperator):
 class SliceTokens(SliceTokensRule, CanonicalOperator):
     """Tokens `first` to ``first + count - 1`` of x, whose length is static."""
 
-    OP = "canonical.slice_tokens"
     OPERANDS = (Operand("x", FLOAT, "b S C"),)
     BY_SEQUENCE = True
 
@@ -87,7 +82,6 @@ class UnfoldTokens(UnfoldTokensRule, CanonicalOperator):
     A linear layer behind it is a convolution along the sequence.
     """
 
-    OP = "canonical.unfold_tokens"
     OPERANDS = (Operand("x", FLOAT, "b s C"),)
     BY_SEQUENCE = True
 

@@ -76,7 +76,6 @@ class Attention(Operator):
     before: int = UNBOUNDED
     after: int = UNBOUNDED
 
-    OP = "integer.attention"
     # bias, in the scale of the scores: by distance, entry d + P - 1 of [H or 1, 2 P - 1] for
     # d = key - query; or by query and key, [H or 1, P, P]. P positions are as many as s at least.
     OPERANDS = (
@@ -295,8 +294,6 @@ class CappedAttention(Attention):
     """
 
     cap: ScoreCap = field(kw_only=True, metadata=flattened("cap", ScoreCap))
-
-    OP = "integer.capped_attention"
 
     def __post_init__(self) -> None:
         super().__post_init__()

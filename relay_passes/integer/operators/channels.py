@@ -12,7 +12,7 @@ from ..traits import Traits
 from ..types import DTYPES, NARROW, Dim
 
 
-class RunOfChannels(Operator):
+class RunOfChannels(Operator, abstract=True):
     """Base of operators whose result is neighbouring channels of x, of the same type."""
 
     OPERANDS: ClassVar[tuple[Operand, ...]] = (Operand("x", ("uint8", *NARROW), "... C"),)
@@ -49,8 +49,6 @@ class SplitChannels(RunOfChannels):
 
     index: int
     parts: int
-
-    OP = "integer.split_channels"
 
     def __post_init__(self) -> None:
         if not 0 <= self.index < self.parts:
@@ -90,8 +88,6 @@ class ChannelRun(RunOfChannels):
     first: int
     channels: int
 
-    OP = "integer.channel_run"
-
     def check_dims(self, dims: Dims) -> None:
         """The run lies within the channels."""
         if self.first < 0 or self.channels < 1 or self.first + self.channels > dims["C"]:
@@ -111,7 +107,6 @@ class GatherChannels(Operator):
     `ibert_tvm.relay_passes.passes.repeat_rows` has a linear layer compute it instead.
     """
 
-    OP = "integer.gather_channels"
     OPERANDS = (
         Operand("x", ("uint8", *DTYPES), "... C"),
         Operand("channels", ("int32",), "N"),
@@ -133,7 +128,6 @@ class GatherChannels(Operator):
 class Concatenate(ConcatenateRule, Operator):
     """The channels of a, then those of b, as they are."""
 
-    OP = "integer.concatenate"
     OPERANDS = (
         Operand("a", ("uint8", *NARROW), "... C"),
         Operand("b", ("uint8", *NARROW), "... D"),

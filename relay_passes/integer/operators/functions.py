@@ -22,7 +22,6 @@ from ..types import NARROW, dtype_bounds
 class Relu(Elementwise):
     """``max(x, 0)``, of the same type."""
 
-    OP = "integer.relu"
     OPERANDS = (Operand("x", ("uint8", *NARROW), "... C"),)
     KEEPS = "x"
     STAGE = "relu"
@@ -45,7 +44,6 @@ class LeakyRelu(Elementwise):
 
     slope: int
 
-    OP = "integer.leaky_relu"
     OPERANDS = (Operand("x", ("int8", "int16", "int32"), "... C"),)
     KEEPS = "x"
     STAGE = "leaky"
@@ -69,7 +67,6 @@ class Clip(Elementwise):
     low: int
     high: int
 
-    OP = "integer.clip"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     KEEPS = "x"
     STAGE = "clipped"
@@ -97,7 +94,6 @@ class Tanh(Elementwise):
     exponential: BinaryExponential = field(metadata=flattened("exp", BinaryExponential))
     fraction_bits: int = 15
 
-    OP = "integer.tanh"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     dtype = "int32"
     STAGE = "tanh"
@@ -120,7 +116,6 @@ class Sigmoid(Elementwise):
 
     constants: ClippedPolynomial = field(metadata=flattened("logistic", ClippedPolynomial))
 
-    OP = "integer.sigmoid"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     dtype = "int16"
     STAGE = "sigmoid"
@@ -141,7 +136,6 @@ class Silu(Elementwise):
 
     constants: ClippedPolynomial = field(metadata=flattened("logistic", ClippedPolynomial))
 
-    OP = "integer.silu"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     dtype = "int16"
     STAGE = "silu"
@@ -162,7 +156,6 @@ class Gelu(Elementwise):
 
     constants: ClippedPolynomial = field(metadata=flattened("gelu", ClippedPolynomial))
 
-    OP = "integer.gelu"
     OPERANDS = (Operand("x", ("int8", "int16"), "... C"),)
     dtype = "int16"
     STAGE = "gelu"
@@ -175,7 +168,6 @@ class Gelu(Elementwise):
 class GeluPaper(Elementwise):
     """Published i-GELU; the operands are the arrays of `PaperGelu`, as are the scales."""
 
-    OP = "integer.gelu_paper"
     OPERANDS = (
         Operand("x", NARROW, "... C"),
         Operand("q_b", ("int32",), "1|C"),
@@ -201,7 +193,6 @@ class Log1pRelu(Elementwise):
 
     constants: Logarithm = field(metadata=flattened("log", Logarithm))
 
-    OP = "integer.log1p_relu"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     dtype = "int32"
     STAGE = "logarithm"

@@ -21,7 +21,6 @@ class Linear(Operator):
     x has value semantics (no hidden offset; its zero point is folded in the bias).
     """
 
-    OP = "integer.linear"
     OPERANDS = (
         Operand("x", ("int8", "uint8", "int16"), "... K"),
         Operand("weight", ("int8",), "N K", packed=True),
@@ -58,7 +57,6 @@ class OperandPart(Elementwise):
     dtype: str
     zero_point: int = 0
 
-    OP = "integer.operand_part"
     OPERANDS = (Operand("x", ("int16",), "... C"),)
     TRAITS = Traits(elementwise=True, per_token=True, offsets=True)
     STAGE = "part"
@@ -75,7 +73,6 @@ class OperandPart(Elementwise):
 class JoinParts(Elementwise):
     """``2^8 high + x``: x is the product with low parts, `high` that with high ones."""
 
-    OP = "integer.join_parts"
     OPERANDS = (Operand("x", ("int32",), "... C"), Operand("high", ("int32",), "... C"))
     dtype = "int32"
     STAGE = "joined"
@@ -87,7 +84,6 @@ class JoinParts(Elementwise):
 class RowMagnitude(Operator):
     """``max(1, max_c |x[..., c]|)``, x clamped to 15 bits and a sign: [..., 1]."""
 
-    OP = "integer.row_magnitude"
     OPERANDS = (Operand("x", NARROW, "... C"),)
     dtype = "int32"
     TRAITS = Traits(per_token=True, takes_epilogue=False, row_statistics=True, joins_rows=True)
@@ -128,7 +124,6 @@ class QuantiseRows(Operator):
     dtype: str
     zero_point: int = 0
 
-    OP = "integer.quantise_rows"
     OPERANDS = (Operand("x", NARROW, "... C"), Operand("magnitude", ("int32",), "... 1"))
     RESULT = "... C"
     TRAITS = Traits(per_token=True, offsets=True, takes_epilogue=False, joins_rows=True)
@@ -185,7 +180,6 @@ class ScaleRows(Operator):
 
     shift: int
 
-    OP = "integer.scale_rows"
     OPERANDS = (
         Operand("x", ("int32",), "... C"),
         Operand("magnitude", ("int32",), "... 1"),

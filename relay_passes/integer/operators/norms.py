@@ -142,7 +142,7 @@ def short_inverse(row: Rows[T], constants: ShortLayerNorm) -> tuple[T, T]:
     return bits, row.number("inverse", norm.reciprocal, root, bits)
 
 
-class ScaledNorm(NormRule, Operator):
+class ScaledNorm(NormRule, Operator, abstract=True):
     """Base of norms that end in ``clamp((n gain + offset + half) >> shift, low, high)``.
 
     A gain [C] is of a norm over all channels of a token. One of two dimensions, [H, D] or [1, D],
@@ -247,8 +247,6 @@ class RmsNorm(ScaledNorm):
 
     constants: LayerNormConstants = field(metadata=flattened("norm", LayerNormConstants))
 
-    OP = "integer.rms_norm"
-
 
 class RmsNormShort(ScaledNorm):
     """i-RMSNorm of an input of 15 bits, without 64-bit products per entry.
@@ -263,7 +261,6 @@ class RmsNormShort(ScaledNorm):
 
     constants: ShortLayerNorm = field(metadata=flattened("norm", ShortLayerNorm))
 
-    OP = "integer.rms_norm_short"
     DTYPES = SHORT_DTYPES
 
 
@@ -283,7 +280,6 @@ class LayerNorm(ScaledNorm):
 
     constants: LayerNormConstants = field(metadata=flattened("norm", LayerNormConstants))
 
-    OP = "integer.layer_norm"
     OPERANDS = _WITH_OFFSET
 
 
@@ -300,7 +296,6 @@ class LayerNormShort(ScaledNorm):
 
     constants: ShortLayerNorm = field(metadata=flattened("norm", ShortLayerNorm))
 
-    OP = "integer.layer_norm_short"
     OPERANDS = _WITH_OFFSET
     DTYPES = SHORT_DTYPES
 
@@ -316,7 +311,6 @@ class ReleasedLayerNorm(Operator):
 
     constants: ReleasedConstants = field(metadata=flattened("norm", ReleasedConstants))
 
-    OP = "integer.released_layer_norm"
     OPERANDS = (Operand("x", NARROW, "... C"), Operand("offset", ("int64",), "C"))
     RESULT = "... C"
     dtype = "int64"

@@ -16,7 +16,6 @@ from ..types import LARGEST_INDEX, TensorType, dtype_bounds
 class Patches(PatchesRule, Operator):
     """8-bit images [b, c, H, W] as rows of patches, [b, patches, c h w], of the same type."""
 
-    OP = "integer.patches"
     OPERANDS = (Operand("pixel_values", ("int8", "uint8"), "b P H W"),)
     KEEPS = "pixel_values"
 
@@ -51,7 +50,6 @@ class Windows(WindowsRule, Operator):
 
     zero_point: int
 
-    OP = "integer.windows"
     OPERANDS = (Operand("pixel_values", ("int8", "uint8"), "b P H W or b P W"),)
 
     def __post_init__(self) -> None:

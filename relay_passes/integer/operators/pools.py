@@ -25,7 +25,7 @@ SLOTS = Operand("slots", ("int32",), "b s", optional=True, counted=-1)
 """Where the tokens of a packed operand are; -1 for those that were not kept."""
 
 
-class ScaledPool(Operator):
+class ScaledPool(Operator, abstract=True):
     """Base of poolings, [b, C], that divide: what is left of the division are fraction bits.
 
     Without a mask every token counts. x is packed if `slots` are given; the mask must be given,
@@ -112,8 +112,6 @@ class Tokens(Generic[T]):
 class MeanPool(ScaledPool):
     """Mean over the tokens that the mask keeps."""
 
-    OP = "integer.mean_pool"
-
     def body(self, domain: Domain[T], **operands: T) -> T:
         """Sum of the tokens, their count, one division per sequence."""
         tokens = Tokens(domain, **operands)
@@ -137,8 +135,6 @@ class MeanPool(ScaledPool):
 
 class WeightedMeanPool(ScaledPool):
     """Mean over the tokens that the mask keeps, token t weighing t + 1."""
-
-    OP = "integer.weighted_mean_pool"
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         """Sum of the weighted tokens and of their weights, one division per channel."""
@@ -169,8 +165,6 @@ class WeightedMeanPool(ScaledPool):
 class SqrtMeanPool(ScaledPool):
     """``sum / sqrt(n)`` of the n tokens that the mask keeps."""
 
-    OP = "integer.sqrt_mean_pool"
-
     def body(self, domain: Domain[T], **operands: T) -> T:
         """Sum of the tokens, the root of their count, one division per channel."""
         tokens = Tokens(domain, **operands)
@@ -194,7 +188,6 @@ class MaxPool(Operator):
     0 for a sequence without tokens. x is packed if `slots` are given; the mask must be given, then.
     """
 
-    OP = "integer.max_pool"
     OPERANDS = (Operand("x", ("uint8", *NARROW), "b s C"), _MASK, SLOTS)
     RESULT = "b C"
     dtype = "int32"
@@ -227,7 +220,6 @@ class LastToken(Operator):
     x is packed if `slots` are given.
     """
 
-    OP = "integer.last_token"
     OPERANDS = (
         Operand("x", ("uint8", *NARROW), "b s C"),
         Operand("mask", MASK, "b s", is_mask=True),
@@ -264,7 +256,6 @@ class SelectToken(Operator):
 
     index: int = 0
 
-    OP = "integer.select_token"
     OPERANDS = (Operand("x", ("uint8", *NARROW), "b s C"), SLOTS)
     RESULT = "b C"
     KEEPS = "x"
@@ -320,7 +311,6 @@ class AttentionPool(AttentionPoolRule, Operator):
     dtype: str = "int8"
     zero_point: int = 0
 
-    OP = "integer.attention_pool"
     OPERANDS = (
         Operand("scores", ("int8", "int16"), "b s H"),
         Operand("v", ("int8",), "b s C"),

@@ -21,7 +21,6 @@ from ..types import INDEX, LARGEST_INDEX, Dim, TensorType, static
 class PositionIds(PositionIdsRule, Operator):
     """Positions of the tokens, as `canonical.position_ids` has them."""
 
-    OP = "integer.position_ids"
     OPERANDS = (Operand("input_ids", INDEX, "b s"),)
     RESULT = "b s"
     dtype = "int32"
@@ -93,7 +92,6 @@ class Rotate(RotateRule, Operator):
     dtype: str
     zero_point: int = 0
 
-    OP = "integer.rotate"
     # tokens: the token in each row, where values per token are packed.
     OPERANDS = (
         Operand("x", ("int8", "int16"), "b s C"),
@@ -169,7 +167,6 @@ class DistanceProducts(Operator):
     num_heads: int
     shift: int
 
-    OP = "integer.distance_products"
     OPERANDS = (
         Operand("x", ("int8",), "b s C"),
         Operand("table", ("int16",), "C D"),

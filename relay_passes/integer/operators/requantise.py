@@ -36,7 +36,6 @@ class Requantise(Elementwise):
     dtype: str
     zero_point: int = 0
 
-    OP = "integer.requantise"
     OPERANDS = (
         Operand("x", DTYPES, "... C"),
         Operand("multiplier", ("int32",), "1|C"),
@@ -77,7 +76,6 @@ class RequantiseShort(Elementwise):
     dtype: str
     zero_point: int = 0
 
-    OP = "integer.requantise_short"
     OPERANDS = (
         Operand("x", ("uint8", *NARROW), "... C"),
         Operand("multiplier", ("int16",), "1|C"),
@@ -118,7 +116,6 @@ class RequantiseEven(Elementwise):
     dtype: str
     zero_point: int = 0
 
-    OP = "integer.requantise_even"
     OPERANDS = (
         Operand("x", DTYPES, "... C"),
         Operand("multiplier", ("int32",), "1|C"),

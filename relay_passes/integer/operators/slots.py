@@ -29,7 +29,7 @@ def main({read}: T.Buffer(({batch}, {seq_len}), "{dtype}"),
 """
 
 
-class TokenByToken(Serial):
+class TokenByToken(Serial, abstract=True):
     """Base of operators that go over a batch [batch, seq_len] token by token.
 
     Class variables
@@ -70,7 +70,6 @@ class TokenSlots(TokenByToken):
 
     selected: str = ""
 
-    OP = "integer.token_slots"
     OPERANDS = (Operand("mask", MASK, "b s", is_mask=True),)
     RESULT = "b s"
     LEAST = -1
@@ -124,7 +123,6 @@ for b in range({batch}):
 class SlotStarts(TokenByToken):
     """First row of each sequence in packed values, and last the number of rows in use."""
 
-    OP = "integer.slot_starts"
     OPERANDS = (Operand("slots", ("int32",), "b s", counted=-1),)
     MADE = "starts"
     BODY = """
@@ -149,7 +147,6 @@ starts[{batch}] = count[0]
 class SlotTokens(TokenByToken):
     """Token (counted over batch and sequence) in each row of packed values; 0 behind the last."""
 
-    OP = "integer.slot_tokens"
     OPERANDS = (Operand("slots", ("int32",), "b s", counted=-1),)
     RESULT = "b s"
     MADE = "tokens"
@@ -176,7 +173,6 @@ for b in range({batch}):
 class PackTokens(Operator):
     """Row r gets the number of token ``tokens[r]``, of the same type."""
 
-    OP = "integer.pack_tokens"
     OPERANDS = (
         Operand("x", (*NARROW, "int64"), "b s"),
         Operand("tokens", ("int32",), "b s", counted=0),

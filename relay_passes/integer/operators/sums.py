@@ -15,7 +15,6 @@ from ..types import NARROW
 class Add(Elementwise):
     """``a + b``; both operands already have the result's scale."""
 
-    OP = "integer.add"
     OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
     dtype = "int32"
     TRAITS = Traits(elementwise=True, per_token=True, sums=True)
@@ -37,7 +36,6 @@ class AddShort(Elementwise):
     low: int
     high: int
 
-    OP = "integer.add_short"
     OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
     dtype = "int16"
     TRAITS = Traits(elementwise=True, per_token=True, sums=True)
@@ -53,7 +51,6 @@ class AddShort(Elementwise):
 class AddRow(Elementwise):
     """``x + row``, both at one scale."""
 
-    OP = "integer.add_row"
     OPERANDS = (Operand("x", NARROW, "... C"), Operand("row", ("int32",), "1|C"))
     dtype = "int32"
     STAGE = "sum"
@@ -65,7 +62,6 @@ class AddRow(Elementwise):
 class AddPositions(Operator):
     """``x + table``: row s to token s of every sequence; both at one scale, s static."""
 
-    OP = "integer.add_positions"
     OPERANDS = (Operand("x", NARROW, "b s C"), Operand("table", ("int32",), "s C"))
     RESULT = "b s C"
     dtype = "int32"
@@ -85,7 +81,6 @@ class AddPositions(Operator):
 class Multiply(Elementwise):
     """``a b`` of operands that are cut at 16 bits; its scale is the product of theirs."""
 
-    OP = "integer.multiply"
     OPERANDS = (Operand("a", NARROW, "... C"), Operand("b", NARROW, "... C"))
     dtype = "int32"
     STAGE = "product"

@@ -28,7 +28,6 @@ class Embedding(Operator):
 
     shift: int = 0
 
-    OP = "integer.embedding"
     OPERANDS = (
         Operand("ids", INDEX, "b s", by_token=True),
         Operand("table", ("int8", "int16"), "V C"),
@@ -55,7 +54,6 @@ class Embedding(Operator):
 class MaskTokens(Operator):
     """x where the mask is not 0, else 0; x is packed if `slots` are given, the result is not."""
 
-    OP = "integer.mask_tokens"
     OPERANDS = (
         Operand("x", ("uint8", *NARROW), "b s C"),
         Operand("mask", MASK, "b s", is_mask=True),
@@ -80,7 +78,6 @@ class MaskTokens(Operator):
 class PrependTokens(PrependTokensRule, Operator):
     """The rows `tokens`, then those of x; both at one scale."""
 
-    OP = "integer.prepend_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"), Operand("tokens", ("int32",), "N C"))
     dtype = "int32"
 
@@ -112,7 +109,6 @@ class ShiftTokens(Operator):
 
     distance: int
 
-    OP = "integer.shift_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"),)
     RESULT = "b s C"
     KEEPS = "x"
@@ -141,7 +137,6 @@ class ShiftTokens(Operator):
 class SliceTokens(SliceTokensRule, Operator):
     """Tokens `first` to ``first + count - 1`` of x."""
 
-    OP = "integer.slice_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"),)
     KEEPS = "x"
 
@@ -163,7 +158,6 @@ class SliceTokens(SliceTokensRule, Operator):
 class UnfoldTokens(UnfoldTokensRule, Operator):
     """``y[t, k C + c] = x[t stride + k - before, c]``, 0 outside; padding counts as a token."""
 
-    OP = "integer.unfold_tokens"
     OPERANDS = (Operand("x", NARROW, "b s C"),)
     KEEPS = "x"
 
