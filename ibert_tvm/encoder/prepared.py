@@ -175,18 +175,15 @@ def _make(model: Path, options: Options, library: Path) -> None:
             options.target,
         )
         quantized = quantize_by_default(load(model, head=options.head))
-    length = _length(quantized, model, options.max_seq_length)
+    length = _length(quantized, options.max_seq_length)
     compiled = compile_model(quantized, options.target, [(batch, length) for batch in _BATCHES])
     compiled.export(library)
 
 
-def _length(quantized: QuantizedModel, model: Path, asked: int | None) -> int:
-    """Tokens that texts are cut off at: as asked, or as the source and its positions allow."""
+def _length(quantized: QuantizedModel, asked: int | None) -> int:
+    """Tokens that texts are cut off at: as asked, or as its tokenizer and positions allow."""
     if asked is not None:
         return asked
-    source = source_of(model)
-    said = source.text_length(model) if source is not None and source.text_length else None
-    if said is None and quantized.tokenizer:
-        said = Tokenizer(quantized.tokenizer).model_max_length
+    said = Tokenizer(quantized.tokenizer).model_max_length if quantized.tokenizer else None
     limits = (_LONGEST, said, quantized.info.max_sequence_length)
     return min(limit for limit in limits if limit is not None)

@@ -20,7 +20,6 @@ from .sentence_pipeline import (
     pipeline_settings,
     read_pipeline,
     transformer_place,
-    transformer_settings,
 )
 from .source_tokenizer import source_tokenizer
 
@@ -128,7 +127,7 @@ class HfFolder:
             "source": str(self.path),
             "description": f"{self.model_type} from {self.path.name}, head {head}",
             "sha256": files_sha256(self.weights),
-            "tokenizer": source_tokenizer(self.model, self.path, lower_case=self._lower_case),
+            "tokenizer": source_tokenizer(self.model, self.path),
             "notes": self._notes(head),
             **read_post_processing(self.config, self.settings, head, str(self.path)),
         }
@@ -137,11 +136,6 @@ class HfFolder:
     def settings(self) -> JsonDict:
         """What sentence-transformers reads of a folder with a ``modules.json``."""
         return {} if self.modules is None else pipeline_settings(self.path)
-
-    @property
-    def _lower_case(self) -> bool:
-        """Whether sentence-transformers makes texts lower case before it tokenises."""
-        return transformer_settings(self.path).get("do_lower_case") is True
 
     def _notes(self, head: str) -> tuple[str, ...]:
         """What a caller must know of a model with this head."""

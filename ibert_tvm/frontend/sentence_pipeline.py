@@ -150,22 +150,22 @@ def transformer_place(folder: Path, modules: Any) -> Path:
     return folder
 
 
-def transformer_settings(folder: Path) -> dict[str, Any]:
-    """What sentence-transformers reads beside the transformer; empty where there is no such file.
+def transformer_settings(folder: Path) -> JsonDict:
+    """What sentence-transformers reads beside the transformer of a folder with a ``modules.json``.
+
+    Empty where there is no such file.
 
     Raises
     ------
     ModelSourceError
         If a file is damaged, or names a place outside of the folder.
     """
-    listed = folder / "modules.json"
-    place = folder
-    if listed.is_file():
-        place = transformer_place(folder, read_json(listed, folder, [{}]))
+    place = transformer_place(folder, read_json(folder / "modules.json", folder, [{}]))
     for name in _TRANSFORMER_SETTINGS:
         file = place / f"sentence_{name}_config.json"
         if file.is_file():
-            return read_json(file, folder)
+            settings: JsonDict = read_json(file, folder)
+            return settings
     return {}
 
 

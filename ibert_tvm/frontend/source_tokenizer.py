@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -19,30 +19,30 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import DocumentError, ModelError
-from ..common.strict_json import decode, parse, read_bytes
+from ..common.strict_json import JsonDict, decode, parse, read_bytes
 from ..model.tokenization import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_DEPTH, Tokenizer, refusing
 from ..model.tokenization import tokenizer_files as plain_files
-from ..model.tokenizer_behaviour import PROBE_LENGTHS, PROBES, ROWS, probe_rows
+from ..model.tokenizer_behaviour import PROBE_LENGTHS, PROBES, ROWS, Rows, probe_rows
 from .errors import ModelSourceError
+from .sentence_pipeline import transformer_settings
+from .tokenizer_settings import (
+    ADDED,
+    CONFIG,
+    IGNORED,
+    REFUSED,
+    SENTENCE,
+    SPECIAL_MAP,
+    dishonoured,
+    setting,
+)
 
 __all__ = ["PROBES", "source_tokenizer"]
 
 _logger = logging.getLogger(__name__)
 
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")
-_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_SETTINGS = (CONFIG, SPECIAL_MAP, ADDED)
 _SPECIAL = ("unk", "cls", "sep", "mask", "pad", "bos", "eos")
-# Settings that name code or files of this machine, or that take no part in tokenising.
-_LEFT_OUT = ("auto_map", "chat_template", "processor_class", "name_or_path", "_commit_hash")
-_HARMLESS = {
-    *_LEFT_OUT,
-    "model_max_length",
-    "model_input_names",
-    "truncation_side",
-    "padding_side",
-    "tokenizer_class",
-    "clean_up_tokenization_spaces",
-}
 _UNNAMED = {
     "tokenizer.json": "PreTrainedTokenizerFast",
     "vocab.txt": "BertTokenizer",
@@ -51,17 +51,20 @@ _UNNAMED = {
 """What a vocabulary is read as where no setting names a class."""
 _UNLIMITED = 10**9
 """transformers writes 10^30 where a tokenizer has no limit."""
+_LONGEST_CUT = 8192
+"""Tokens of a text that is made to be cut off."""
+_ARRAYS = ("input_ids", "token_type_ids", "attention_mask")
+_OF_TASKS = ("query_length", "document_length", "query_expansion")
+_COPY_AGAIN = "copy the tokenizer files again"
 
 
-def source_tokenizer(*folders: Path, lower_case: bool = False) -> dict[str, bytes]:
+def source_tokenizer(*folders: Path) -> dict[str, bytes]:
     """Tokenizer files of the first folder that has a tokenizer.
 
     Parameters
     ----------
     folders
-        Where to look.
-    lower_case
-        sentence-transformers' `do_lower_case`: texts are made lower case before anything else.
+        Where to look. One with a ``modules.json`` says what sentence-transformers does with it.
 
     Returns
     -------
@@ -71,14 +74,19 @@ def source_tokenizer(*folders: Path, lower_case: bool = False) -> dict[str, byte
     Raises
     ------
     ModelSourceError
-        If a file is damaged, or the stored form would not give the ids of transformers.
+        If a file is damaged, a setting cannot be honoured, or the stored form would not give the
+        ids of transformers and sentence-transformers.
+    ModelError
+        If the tokenizer has a part that `ibert_tvm.model.tokenizer_limits` does not allow.
     """
+    listed = next((folder for folder in folders if (folder / "modules.json").is_file()), None)
+    sentence = None if listed is None else transformer_settings(listed)
     for folder in folders:
         files = _read(folder)
         if not any(name in _VOCABULARIES or name.endswith(".model") for name in files):
             continue
         if find_spec("transformers") is None:
-            return _without_transformers(folder, lower_case)
+            return _without_transformers(folder, sentence or {})
         pieces = [name for name in files if name.endswith(".model")]
         if pieces and "tokenizer.json" not in files and find_spec("sentencepiece") is None:
             raise _refused(
@@ -86,54 +94,66 @@ def source_tokenizer(*folders: Path, lower_case: bool = False) -> dict[str, byte
                 "transformers reads it with sentencepiece, which is not installed",
                 "pip install 'ibert-tvm[torch]'",
             )
-        return _by_transformers(folder, files, lower_case)
+        return _by_transformers(folder, files, sentence)
     return {}
+
+
+def files_beside(folder: Path) -> list[Path]:
+    """Files of a folder that its tokenizer depends on, and that are there."""
+    names = [*_VOCABULARIES, *_SETTINGS, "config.json", "modules.json"]
+    patterns = ("*.model", "sentence_*_config.json") if folder.is_dir() else ()
+    found = [file for pattern in patterns for file in sorted(folder.glob(pattern))]
+    return [file for file in (*(folder / name for name in names), *found) if file.is_file()]
 
 
 def _read(folder: Path) -> dict[str, bytes]:
     """Files that a tokenizer is built from; settings without what names code or files."""
-    names = [*_VOCABULARIES, *_SETTINGS, "config.json"]
-    if folder.is_dir():
-        names += sorted(file.name for file in folder.glob("*.model"))
     files = {}
-    for name in names:
-        if not (folder / name).is_file():
+    for file in files_beside(folder):
+        if file.name == "modules.json" or file.name.startswith("sentence_"):
             continue
         try:
-            content = read_bytes(folder / name, MAX_TOKENIZER_BYTES)
-            if name == "config.json":
-                content = _settings(content, lambda key: key in ("model_type", "tokenizer_class"))
-            elif name == "tokenizer_config.json":
-                content = _settings(
-                    content, lambda key: key not in _LEFT_OUT and not key.endswith("_file")
-                )
-            elif name.endswith(".json"):
-                parse(decode(content), MAX_TOKENIZER_DEPTH)
+            content = read_bytes(file, MAX_TOKENIZER_BYTES)
+            if file.suffix == ".json":
+                document = parse(decode(content), MAX_TOKENIZER_DEPTH)
+                if file.name in _PARTLY:
+                    content = _part(document, _PARTLY[file.name])
         except DocumentError as error:
-            raise _refused(folder / name, error.what, "copy the tokenizer files again") from error
-        files[name] = content
+            raise _refused(file, error.what, _COPY_AGAIN) from error
+        files[file.name] = content
     return files
 
 
-def _settings(content: bytes, kept: Any) -> bytes:
-    document = parse(decode(content), MAX_TOKENIZER_DEPTH)
+def _names_no_code(key: str, _value: Any) -> bool:
+    return not setting(CONFIG, key).treatment.startswith(IGNORED)
+
+
+def _is_size_or_kind(key: str, value: Any) -> bool:
+    """Sizes are here for sentence-transformers, which cuts texts off at the model's positions."""
+    return key in ("model_type", "tokenizer_class") or type(value) is int
+
+
+_PARTLY = {CONFIG: _names_no_code, "config.json": _is_size_or_kind}
+"""Settings that reach transformers."""
+
+
+def _part(document: object, kept: Callable[[str, Any], bool]) -> bytes:
     if not isinstance(document, Mapping):
         raise DocumentError("it holds no object")
-    return json.dumps({key: value for key, value in document.items() if kept(key)}).encode()
+    return json.dumps({key: value for key, value in document.items() if kept(key, value)}).encode()
 
 
 def _by_transformers(
-    folder: Path, files: Mapping[str, bytes], lower_case: bool
+    folder: Path, files: Mapping[str, bytes], sentence: JsonDict | None
 ) -> dict[str, bytes]:
     """What transformers makes of the files, compared with what is stored of it."""
     from transformers import AutoTokenizer
 
-    settings = _object(files, "tokenizer_config.json")
+    settings = _object(files, CONFIG)
     if not {"tokenizer_class", "model_type"} & {*settings, *_object(files, "config.json")}:
         # transformers asks for a name, which an ONNX file may have come without.
         kind = next((kind for name, kind in _UNNAMED.items() if name in files), None)
-        changed = json.dumps({**settings, "tokenizer_class": kind}).encode()
-        files = {**files, "tokenizer_config.json": changed}
+        files = {**files, CONFIG: json.dumps({**settings, "tokenizer_class": kind}).encode()}
     with tempfile.TemporaryDirectory() as copy:
         for name, content in files.items():
             (Path(copy) / name).write_bytes(content)
@@ -141,6 +161,7 @@ def _by_transformers(
             original = AutoTokenizer.from_pretrained(
                 copy, trust_remote_code=False, local_files_only=True
             )
+        module = None if sentence is None else _module(folder, Path(copy), sentence)
     if not getattr(original, "is_fast", False):
         _logger.warning(
             "the tokenizer of %s is left out: %s of transformers is written in Python, and an "
@@ -150,13 +171,78 @@ def _by_transformers(
         )
         return {}
     with _by_them(folder):  # settings may have any type
-        if lower_case:
+        if sentence and sentence.get("do_lower_case"):
             _put_lower_case_first(original.backend_tokenizer)
-        stored = _stored(original)
+        if sentence and _length(sentence):
+            original.model_max_length = _length(sentence)
+        stored = _stored(original, module)
     ours = Tokenizer(stored)
     with _by_them(folder):
         _compare(folder, original, ours)
+        if module is not None:
+            _compare_module(folder, module, ours)
     return stored
+
+
+def _module(folder: Path, copy: Path, settings: JsonDict) -> Any:
+    """The module of sentence-transformers that tokenises, without weights; None if it cannot.
+
+    Raises
+    ------
+    ModelSourceError
+        Names the settings that cannot be honoured.
+    """
+    found = find_spec("sentence_transformers") is not None
+    asked = dishonoured(SENTENCE, settings, {}, alone=not found)
+    if left := [key for key in settings if settings[key] and key in _OF_TASKS]:
+        _logger.warning(
+            "%s treats queries and documents differently (%s); a compiled model does not, and the "
+            "caller has to cut or extend them",
+            folder,
+            ", ".join(left),
+        )
+    module = None
+    if found and not asked:
+        file = copy / SENTENCE
+        file.write_text(json.dumps({key: settings[key] for key in settings if _of_texts(key)}))
+        try:
+            module = _without_weights(copy)
+        except Exception as error:  # whatever a class of another package raises
+            asked = dishonoured(SENTENCE, settings, {})
+            _logger.warning(
+                "sentence-transformers cannot read the settings of %s, whose tokenizer is compared "
+                "with transformers alone: %s",
+                folder,
+                error,
+            )
+    if asked:
+        raise _refused(
+            folder,
+            f"its settings {', '.join(asked)} ({SENTENCE}) cannot be honoured",
+            "remove them: they are arguments of functions"
+            if found
+            else "pip install sentence-transformers, which obeys most",
+        )
+    return module
+
+
+def _of_texts(key: str) -> bool:
+    """Whether a setting reaches sentence-transformers: no arguments of functions do."""
+    return setting(SENTENCE, key).treatment not in (IGNORED, REFUSED)
+
+
+def _without_weights(place: Path) -> Any:
+    from sentence_transformers.base.modules import Transformer
+    from torch.nn import Identity
+    from transformers import PretrainedConfig
+
+    class WithoutWeights(Transformer):
+        def _load_model(self, *arguments: Any, **_options: Any) -> Any:
+            model = Identity()
+            model.config = next(one for one in arguments if isinstance(one, PretrainedConfig))
+            return model
+
+    return WithoutWeights.load(str(place), local_files_only=True)
 
 
 @contextmanager
@@ -168,9 +254,7 @@ def _by_them(folder: Path) -> Iterator[None]:
     except ModelSourceError:
         raise
     except ModelError as error:
-        raise _refused(
-            folder, f"transformers cannot use it: {error.why}", "copy the tokenizer files again"
-        ) from error
+        raise _refused(folder, f"transformers cannot use it: {error.why}", _COPY_AGAIN) from error
 
 
 def _put_lower_case_first(backend: Any) -> None:
@@ -184,7 +268,13 @@ def _put_lower_case_first(backend: Any) -> None:
         backend.normalizer = Sequence([Lowercase(), *steps])
 
 
-def _stored(original: Any) -> dict[str, bytes]:
+def _length(settings: JsonDict) -> int | None:
+    """What sentence-transformers cuts texts off at; None where it says nothing."""
+    length = settings.get("max_seq_length")
+    return length if type(length) is int and length > 0 else None
+
+
+def _stored(original: Any, module: Any) -> dict[str, bytes]:
     """The tokenizer.json of a tokenizer, and its settings that are not in there."""
     from tokenizers import Tokenizer as FastTokenizer
 
@@ -198,8 +288,12 @@ def _stored(original: Any) -> dict[str, bytes]:
         "truncation_side": original.truncation_side,
         "compared_with": f"transformers {version('transformers')}",
     }
-    if 0 < original.model_max_length < _UNLIMITED:
-        settings["model_max_length"] = int(original.model_max_length)
+    length = original.model_max_length
+    if module is not None:
+        settings["compared_with"] += f", sentence-transformers {version('sentence-transformers')}"
+        length = module.max_seq_length
+    if 0 < length < _UNLIMITED:
+        settings["model_max_length"] = int(length)
     return {
         "tokenizer.json": backend.to_str().encode(),
         "tokenizer_config.json": json.dumps(settings, ensure_ascii=False, indent=1).encode(),
@@ -212,35 +306,67 @@ def _compare(folder: Path, original: Any, stored: Tokenizer) -> None:
         pair = text if isinstance(text, tuple) else (text,)
         for length in PROBE_LENGTHS:
             made = original(*pair, truncation=True, max_length=length)
-            ids = list(made["input_ids"])
-            types = list(made.get("token_type_ids", [0] * len(ids)))
-            wanted = (ids, types, list(made.get("attention_mask", [1] * len(ids))))
-            found = probe_rows(stored, text, length)
-            for what, theirs, ours in zip(ROWS, wanted, found, strict=True):
-                if theirs != ours:
-                    raise _refused(
-                        folder,
-                        f"of {text!r}, cut to {length} tokens, transformers makes the {what} "
-                        f"{theirs}, and the stored tokenizer {ours}",
-                        "report it with the folder's tokenizer files",
-                    )
+            _check_same(
+                folder, "transformers", made, probe_rows(stored, text, length), text, length
+            )
 
 
-def _without_transformers(folder: Path, lower_case: bool) -> dict[str, bytes]:
+def _compare_module(folder: Path, module: Any, stored: Tokenizer) -> None:
+    """Refuse it too if a batch of sentence-transformers, with its own cut, has another row."""
+    length = stored.model_max_length or PROBE_LENGTHS[0]
+    beyond = ("word " * (length + 8),) if length <= _LONGEST_CUT else ()
+    for text in (*PROBES, *beyond):
+        batch = module.preprocess([text])
+        made = {name: batch[name][0].tolist() for name in batch if name in _ARRAYS}
+        found = probe_rows(stored, text, length)
+        _check_same(folder, "sentence-transformers", made, found, text, length)
+
+
+def _check_same(
+    folder: Path, library: str, made: Mapping[str, Any], found: Rows, text: object, length: int
+) -> None:
+    """Types that are not made are zeros, and a mask is ones, as models have them by default."""
+    ids = list(made["input_ids"])
+    defaults: Rows = ([], [0] * len(ids), [1] * len(ids))
+    for name, what, default, ours in zip(_ARRAYS, ROWS, defaults, found, strict=True):
+        theirs = list(made.get(name, default))
+        if theirs != ours:
+            raise _refused(
+                folder,
+                f"of {text!r:.200}, cut to {length} tokens, {library} makes the {what} {theirs}, "
+                f"and the stored tokenizer {ours}",
+                "report it with the folder's tokenizer files",
+            )
+
+
+def _without_transformers(folder: Path, sentence: JsonDict) -> dict[str, bytes]:
     """tokenizer.json as it is, where no setting asks for something else."""
-    files = plain_files(folder)
-    document = _object(files, "tokenizer.json")
-    settings = _object(files, "tokenizer_config.json")
-    asked = sorted(key for key, value in settings.items() if not _is_kept(key, value, document))
+    read = _read(folder)
+    files = {name: read[name] for name in plain_files(folder)}
     if "tokenizer.json" not in files:
-        why = "it has no tokenizer.json"
-    elif lower_case:
-        why = "sentence-transformers makes texts lower case first (do_lower_case)"
-    elif asked:
+        raise _needs_transformers(folder, "it has no tokenizer.json")
+    Tokenizer(files)  # what is damaged is said first
+    document = _object(files, "tokenizer.json")
+    asked = [
+        f"{key} ({name})"
+        for name in _SETTINGS
+        for key in dishonoured(name, _object(read, name), document)
+    ]
+    asked += [f"{key} ({SENTENCE})" for key in dishonoured(SENTENCE, sentence, document)]
+    lower = (document.get("normalizer") or {}).get("lowercase")
+    if sentence.get("do_lower_case") and lower is not True:
+        asked.append(f"do_lower_case ({SENTENCE})")
+    if asked:
         why = f"its settings {', '.join(asked)} may change what tokenizer.json says"
-    else:
-        return files
-    raise _refused(
+        raise _needs_transformers(folder, why)
+    if length := _length(sentence):
+        settings = {**_object(files, CONFIG), "model_max_length": length}
+        files[CONFIG] = json.dumps(settings).encode()
+    return files
+
+
+def _needs_transformers(folder: Path, why: str) -> ModelSourceError:
+    return _refused(
         folder,
         f"{why}, and transformers, which knows what that means, is not installed",
         "pip install 'ibert-tvm[torch]'",
@@ -250,23 +376,6 @@ def _without_transformers(folder: Path, lower_case: bool) -> dict[str, bytes]:
 def _object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
     document = parse(decode(files[name]), MAX_TOKENIZER_DEPTH) if name in files else {}
     return document if isinstance(document, dict) else {}
-
-
-def _is_kept(key: str, value: Any, document: Mapping[str, Any]) -> bool:
-    """Whether a setting changes nothing, since tokenizer.json or `Tokenizer` does the same."""
-    normaliser = document.get("normalizer") or {}
-    same = {
-        "do_lower_case": normaliser.get("lowercase"),
-        "strip_accents": normaliser.get("strip_accents"),
-        "tokenize_chinese_chars": normaliser.get("handle_chinese_chars"),
-        "add_prefix_space": (document.get("pre_tokenizer") or {}).get("add_prefix_space"),
-    }
-    if key in same:
-        return bool(value == same[key])
-    if key == "added_tokens_decoder" and isinstance(value, Mapping):
-        added = {str(token["id"]): token["content"] for token in document.get("added_tokens", ())}
-        return all(added.get(index) == token.get("content") for index, token in value.items())
-    return key in _HARMLESS or key.endswith(("_token", "_file")) or not value
 
 
 def _refused(where: Path, why: str, todo: str) -> ModelSourceError:

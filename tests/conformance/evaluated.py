@@ -94,4 +94,4 @@ def evaluated_encoder(folder: Path, head: str | None = None, pairs: bool = False
     texts = [*TEXTS, *(probe for probe in PROBES if isinstance(probe, str) and probe.strip())]
     calibration = [*itertools.pairwise(texts)] if pairs else texts
     model = ibert.quantize(source, calibration, seq_len=48 if pairs else 24)
-    return Encoder(evaluated_library(model, _length(model, folder, None), folder))
+    return Encoder(evaluated_library(model, _length(model, None), folder))

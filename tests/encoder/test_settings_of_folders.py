@@ -51,7 +51,7 @@ def test_texts_are_cut_where_the_source_cuts_them(tmp_path: Path, kind: str) -> 
     folder = layout(tmp_path / "model", kind)
     loaded = load(folder, verify=False)
     model = replace(bert(), tokenizer=loaded.tokenizer)
-    assert _length(model, folder, None) == 12
+    assert _length(model, None) == 12
     if kind != "roberta":
         source = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
         assert source.max_seq_length == 12

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 from ibert_tvm.frontend import source_tokenizer as module
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.source_tokenizer import PROBES, source_tokenizer
+from ibert_tvm.frontend.tokenizer_settings import table
 from ibert_tvm.model.tokenization import Tokenizer
+from ibert_tvm.model.tokenizer_behaviour import probe_rows
 from tests.frontend.tokenizer_folders import WORDS, pairs_of_bytes, pieces, words
 from tests.snapshots import Messages
 
@@ -61,15 +65,91 @@ def test_a_tokenizer_is_that_of_transformers(tmp_path: Path, layout: str) -> Non
     assert source_tokenizer(folder) == stored or "code" in layout
 
 
+def of_sentences(place: Path, settings: Mapping[str, Any], sentence: Mapping[str, Any]) -> Path:
+    """A folder whose texts sentence-transformers tokenises."""
+    words(place, settings)
+    kind = "sentence_transformers.models.Transformer"
+    listed = [{"idx": 0, "name": "0", "path": "", "type": kind}]
+    (place / "modules.json").write_text(json.dumps(listed))
+    (place / "sentence_bert_config.json").write_text(json.dumps(sentence))
+    return place
+
+
 def test_lower_case_of_sentence_transformers_comes_first(tmp_path: Path) -> None:
-    folder = words(tmp_path / "model", {"do_lower_case": False})
     ids = [
-        Tokenizer(source_tokenizer(folder, lower_case=lower)).encode(["C"], 8).input_ids[0, 1]
-        for lower in (False, True)
+        Tokenizer(
+            source_tokenizer(
+                of_sentences(tmp_path / str(low), {"do_lower_case": False}, {"do_lower_case": low})
+            )
+        )
+        .encode(["C"], 8)
+        .input_ids[0, 1]
+        for low in (False, True)
     ]
     assert ids == [WORDS.index("C"), WORDS.index("c")]
-    already = words(tmp_path / "lower", {})
-    assert source_tokenizer(already, lower_case=True).keys() == source_tokenizer(already).keys()
+    already = of_sentences(tmp_path / "lower", {}, {"do_lower_case": True})
+    assert b"Lowercase" in source_tokenizer(already)["tokenizer.json"]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize(
+    ("config", "sentence", "length"),
+    [({"model_max_length": 30}, {"max_seq_length": 12}, 12), ({"model_max_length": 30}, {}, 30)],
+)
+def test_texts_are_cut_where_sentence_transformers_cuts_them(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: Mapping[str, Any],
+    sentence: Mapping[str, Any],
+    length: int,
+    installed: bool,
+) -> None:
+    if not installed:
+        hide(monkeypatch, "sentence_transformers")
+    folder = of_sentences(tmp_path / "model", config, sentence)
+    tokenizer = Tokenizer(source_tokenizer(folder))
+    assert tokenizer.model_max_length == length
+    assert tokenizer.compared_with.startswith("transformers ")
+    assert ("sentence-transformers" in tokenizer.compared_with) == installed
+
+
+def test_positions_limit_a_tokenizer_without_a_limit_as_in_sentence_transformers(
+    tmp_path: Path,
+) -> None:
+    folder = of_sentences(tmp_path / "model", {}, {})
+    config = {
+        "model_type": "bert",
+        "max_position_embeddings": 40,
+        "auto_map": {"AutoConfig": "e--C"},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    assert Tokenizer(source_tokenizer(folder)).model_max_length == 40
+
+
+def test_what_sentence_transformers_does_otherwise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    """A setting that is not known here, and settings that hold arguments of functions."""
+    shorter = {"processing_kwargs": {"text": {"max_length": 9, "truncation": True}}}
+    folder = of_sentences(tmp_path / "model", {}, {"max_seq_length": 12, **shorter})
+    with messages.raises(ModelSourceError):
+        source_tokenizer(folder)
+    with monkeypatch.context() as patch:
+        hide(patch, "sentence_transformers")
+        with messages.raises(ModelSourceError):
+            source_tokenizer(folder)
+    of_sentences(folder, {}, {"tokenizer_args": {"vocab_file": "/x"}, "model_args": {"x": 1}})
+    with messages.raises(ModelSourceError):
+        source_tokenizer(folder)
+
+
+def test_what_sentence_transformers_cannot_read_is_compared_with_transformers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = of_sentences(tmp_path / "model", {}, {"transformer_task": "dreams", "query_length": 9})
+    assert Tokenizer(source_tokenizer(folder)).compared_with.count("transformers") == 1
+    assert "compared with transformers alone: 'dreams'" in caplog.text
+    assert "treats queries and documents differently (query_length)" in caplog.text
 
 
 def test_files_without_a_name_are_read_as_the_usual_models(tmp_path: Path) -> None:
@@ -112,26 +192,68 @@ def test_what_cannot_be_used_is_refused(
         source_tokenizer(folder)
 
 
+def test_a_mask_that_differs_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
+    folder = words(tmp_path / "model", {})
+
+    def masked(tokenizer: Tokenizer, text: Any, length: int) -> Any:
+        ids, types, mask = probe_rows(tokenizer, text, length)
+        return ids, types, [0, *mask[1:]]
+
+    monkeypatch.setattr(module, "probe_rows", masked)
+    with messages.raises(ModelSourceError):
+        source_tokenizer(folder)
+
+
+def hide(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    monkeypatch.setattr(
+        module, "find_spec", lambda name: None if name in packages else find_spec(name)
+    )
+
+
 def test_without_transformers_settings_have_to_agree_with_tokenizer_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     folder = words(tmp_path / "model", {})
     stored = source_tokenizer(folder)
-    monkeypatch.setattr(module, "find_spec", lambda _name: None)
+    hide(monkeypatch, "transformers", "sentence_transformers")
     with messages.raises(ModelSourceError):  # vocab.txt alone
         source_tokenizer(folder)
     (folder / "tokenizer.json").write_bytes(stored["tokenizer.json"])
     assert "tokenizer.json" in source_tokenizer(folder)
-    with messages.raises(ModelSourceError):
-        source_tokenizer(folder, lower_case=True)
     same = {"do_lower_case": True, "tokenizer_class": "BertTokenizer", "cls_token": "[CLS]"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(same))
-    assert "tokenizer.json" in source_tokenizer(folder)
+    of_sentences(folder, {**same, "compared_with": "x"}, {"do_lower_case": True})
+    assert Tokenizer(source_tokenizer(folder)).compared_with == ""
+    of_sentences(folder, same, {"max_seq_length": 9})
+    assert Tokenizer(source_tokenizer(folder)).model_max_length == 9
     other = {
         "do_lower_case": False,
         "split_special_tokens": True,
         "added_tokens_decoder": {"12": ADDED},
+        "eos_token": "</s>",
+        "extra_special_tokens": {"end": {"content": "<end>"}, "mask": "[MASK]"},
+        "strip_accents": None,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(other))
+    of_sentences(folder, other, {"query_expansion": None, "processing_kwargs": {"text": {}}})
+    (folder / "added_tokens.json").write_text('{"[MASK]": 4, "cat sat": 12}')
+    (folder / "special_tokens_map.json").write_text('{"cls_token": "[CLS]", "bos_token": "<s>"}')
     with messages.raises(ModelSourceError):
         source_tokenizer(folder)
+    (folder / "tokenizer.json").write_bytes(
+        stored["tokenizer.json"].replace(b'"lowercase":true', b'"lowercase":false')
+    )
+    of_sentences(folder, {}, {"do_lower_case": True})
+    (folder / "added_tokens.json").unlink()
+    (folder / "special_tokens_map.json").unlink()
+    with messages.raises(ModelSourceError):
+        source_tokenizer(folder)
+
+
+def test_the_table_of_settings_is_that_of_the_documents() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "importing.md").read_text(encoding="utf-8")
+    assert (
+        "| setting | file | with its library | without |\n| --- | --- | --- | --- |\n"
+        + ("\n".join(table()) + "\n\n")
+        in page
+    )

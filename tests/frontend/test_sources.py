@@ -122,7 +122,10 @@ def _toy_model(path: Path, request: Request) -> CanonicalModel:
         canonical, None, architecture="toy", head=request.head or "none", outputs=outputs
     )
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *map(str, range(VOCABULARY - 5))]
-    tokenizer = {"vocab.txt": "\n".join(words).encode()}
+    tokenizer = {
+        "vocab.txt": "\n".join(words).encode(),
+        "tokenizer_config.json": b'{"model_max_length": 9}',
+    }
     return described(model, source=str(path), description="a toy", tokenizer=tokenizer)
 
 
@@ -133,7 +136,6 @@ TOY = ModelSource(
     load=_toy_model,
     heads=False,
     files=lambda path: [path],
-    text_length=lambda path: 9,
 )
 
 
@@ -159,7 +161,7 @@ def test_a_new_source_is_one_record(
     ibert.compile(quantized, "host", [(1, 9)]).export(library)
     with ibert.Encoder(library) as encoder:
         assert encoder.library.run_texts(["1 2 3"])["last_hidden_state"].shape == (1, 5, 5)
-    assert prepared._length(quantized, toy, None) == 9
+    assert prepared._length(quantized, None) == 9
     before = prepared._content(toy)
     assert ibert_command("inspect", toy).stdout.count("toy, 0 layers") == 1
     toy.write_text("6")

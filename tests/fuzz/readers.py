@@ -320,14 +320,10 @@ def _model_folders() -> list[Files]:
 
 def _read_folder(folder: Path) -> object:
     from ibert_tvm.frontend.hf_folder import HfFolder
-    from ibert_tvm.frontend.sources import SOURCES
     from ibert_tvm.model.tokenization import tokenizer_files
 
     read = HfFolder.read(folder)
     _ = read.pipeline, read.pooling
-    text_length = SOURCES["folder"].text_length
-    assert text_length is not None
-    text_length(folder)
     tokenizer_files(folder)
     return repr(read.provenance(read.default_head))
 

@@ -9,7 +9,7 @@ from ...common.errors import DocumentError
 from ...common.files import files_sha256
 from ...common.strict_json import JsonDict, JsonObject, read_json
 from ...model.heads import HEADS
-from ...model.tokenization import Tokenizer, tokenizer_files
+from ...model.tokenization import Tokenizer
 from ..errors import ModelSourceError
 from ..finish import described
 from ..folder_files import MAX_BYTES, MAX_DEPTH
@@ -19,7 +19,7 @@ from ..post_processing import check_scores, read_post_processing
 from ..qdq.importing import import_quantised_onnx_model
 from ..qdq.qoperator import is_quantised
 from ..request import Request
-from ..source_tokenizer import source_tokenizer
+from ..source_tokenizer import files_beside, source_tokenizer
 from .importing import import_onnx_model
 from .reading import data_files, read_model_files
 
@@ -87,9 +87,9 @@ def load_onnx(file: Path, request: Request) -> CanonicalModel:
 
 def files_of(file: Path) -> list[Path]:
     """List what importing a file reads: it, the files of its data, and what lies beside it."""
-    names = ("config.json", "config_sentence_transformers.json", *tokenizer_files(file.parent))
-    beside = [file.parent / name for name in names]
-    return [*data_files(file), *(path for path in beside if path.is_file())]
+    settings = file.parent / "config_sentence_transformers.json"
+    beside = [*files_beside(file.parent), *([settings] if settings.is_file() else [])]
+    return [*data_files(file), *beside]
 
 
 def _document(name: str, *folders: Path) -> JsonDict:

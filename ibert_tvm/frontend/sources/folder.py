@@ -12,7 +12,6 @@ from ..folder_files import hub_snapshot, is_hub_entry, is_model_folder
 from ..hf_folder import HfFolder, check_head, read_config
 from ..model import CanonicalModel
 from ..request import Request
-from ..sentence_pipeline import transformer_settings
 from .record import ModelSource, register_source
 
 _FILES = (".json", ".txt", ".safetensors", ".bin", ".model")
@@ -54,16 +53,6 @@ def _files(path: Path) -> Iterator[Path]:
     return (file for file in sorted(path.rglob("*")) if file.suffix in _FILES and file.is_file())
 
 
-def _text_length(path: Path) -> int | None:
-    """What a sentence-transformers folder cuts texts off at; None where it says nothing.
-
-    As `sentence_transformers` does: a ``max_seq_length`` beside the transformer comes before the
-    tokenizer's ``model_max_length``.
-    """
-    length = transformer_settings(path).get("max_seq_length")
-    return length if type(length) is int and length > 0 else None
-
-
 register_source(
     ModelSource(
         "hub_entry",
@@ -81,7 +70,6 @@ register_source(
         packages=("torch", "transformers"),
         extra="torch",
         files=_files,
-        text_length=_text_length,
     )
 )
 register_source(
@@ -93,7 +81,6 @@ register_source(
         to_verify=("torch", "transformers"),
         extra="torch",
         files=_files,
-        text_length=_text_length,
         precedence=1,
     )
 )

@@ -45,9 +45,6 @@ class ModelSource:
         Which of a sequence and a mapping may say what its inputs are.
     files
         ``files(path)`` lists the files that the result depends on; None for models in memory.
-    text_length
-        ``text_length(path)`` returns how many tokens of a text the source reads, or None where it
-        does not say.
     precedence
         Of several kinds that recognise a model it is of the one with the largest.
 
@@ -68,7 +65,6 @@ class ModelSource:
     heads: bool = True
     inputs: tuple[type, ...] = ()
     files: Callable[[Path], Iterable[Path]] | None = None
-    text_length: Callable[[Path], int | None] | None = None
     precedence: int = 0
 
     def __post_init__(self) -> None:
