@@ -341,6 +341,19 @@ def _sweep(folder: Path) -> None:
             os.close(descriptor)
 
 
+def files_below(folder: Path) -> list[Path]:
+    """Return the files in a folder and in those below it, linked ones too, in order; each once."""
+    found, seen = [], set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # a link to a folder above it, or to one that was seen
+            folders.clear()
+            continue
+        seen.add(real)
+        found += [Path(place, name) for name in names]
+    return sorted(file for file in found if file.is_file())
+
+
 def files_sha256(files: Sequence[Path]) -> str:
     """Return the hash of the contents of files, one after the other; OSError as in reading."""
     digest = hashlib.sha256()

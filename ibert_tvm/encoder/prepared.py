@@ -17,14 +17,15 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..common.errors import UsageError
-from ..common.files import files_sha256, locked
+from ..common.errors import LibraryError, UsageError
+from ..common.files import files_below, files_sha256, locked
 from ..common.strict_json import JsonDict
 from ..frontend import load
 from ..frontend.sources import is_source, resolved, source_of
 from ..model.artefact import QuantizedModel
 from ..model.tokenization import Tokenizer
 from ..quantization.post_training import quantize_by_default
+from ..runtime.library_file import read_metadata
 from ..texts import data_file
 from ..version import __version__
 
@@ -114,11 +115,20 @@ def prepared_library(model: Path, options: Options) -> Path:
     key = _key(model, options)
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     library = cache_folder() / f"{digest}.so"
-    if not library.is_file():
+    if not _is_whole(library):
         with locked(library.with_suffix(".lock")):
-            if not library.is_file():
+            if not _is_whole(library):
                 _make(model, options, library)
     return library
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether a library was made, and is not damaged since: then it is made again."""
+    try:
+        read_metadata(library)
+    except LibraryError:
+        return False
+    return True
 
 
 def _key(model: Path, options: Options) -> JsonDict:
@@ -149,7 +159,7 @@ def _content(model: Path) -> str:
     """Hash of a model's files, and of their names in it."""
     source = source_of(model)
     if source is None or source.files is None:
-        return _hashed(model, model.rglob("*"))
+        return _hashed(model, files_below(model))
     return _hashed(model if model.is_dir() else model.parent, source.files(model))
 
 

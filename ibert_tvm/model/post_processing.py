@@ -56,10 +56,7 @@ class PostProcessing:
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        from .scores import (
-            FUNCTIONS,
-            SIMILARITIES,
-        )  # and NumPy, which `ibert --help` has no use for
+        from .scores import FUNCTIONS, SIMILARITIES  # NumPy too: not for --help
 
         for name, known in (
             ("classes", FUNCTIONS),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm import Encoder
-from ibert_tvm.common.errors import UsageError
+from ibert_tvm.common.errors import LibraryError, UsageError
 from ibert_tvm.encoder import prepared
 from ibert_tvm.encoder.prepared import Options, cache_folder, prepared_library
 from ibert_tvm.frontend import ModelSourceError
@@ -50,7 +50,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         time.sleep(0.1)
         library.write_bytes(b"a library")
 
+    def read(library: Path) -> None:
+        if not library.is_file() or library.read_bytes() != b"a library":
+            raise LibraryError("missing or damaged")
+
     monkeypatch.setattr(prepared, "_make", make)
+    monkeypatch.setattr(prepared, "read_metadata", read)
     return libraries
 
 
@@ -67,6 +72,24 @@ def test_it_is_made_once_for_each_content_and_option(model: Path, made: list[Pat
     (model / "config.json").rename(model / "tokenizer.json")
     others.append(prepared_library(model, Options()))
     assert len({first, *others}) == 6 == len(made)
+
+
+def test_weights_in_a_linked_folder_count(model: Path, made: list[Path], tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "model.safetensors").write_bytes(b"weights")
+    (elsewhere / "back").symlink_to(model)  # a circle
+    (model / "0_Transformer").symlink_to(elsewhere)
+    first = prepared_library(model, Options())
+    (elsewhere / "model.safetensors").write_bytes(b"other weights")
+    assert prepared_library(model, Options()) != first
+
+
+def test_a_damaged_library_is_made_again(model: Path, made: list[Path]) -> None:
+    library = prepared_library(model, Options())
+    library.write_bytes(b"truncated")
+    assert prepared_library(model, Options()) == library
+    assert (made, library.read_bytes()) == ([library, library], b"a library")
 
 
 def test_another_version_makes_it_again(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from ...common.files import files_below
 from ...model.trained_scales import FILE, read_scales
 from ..errors import ModelSourceError
 from ..folder_files import hub_snapshot, is_hub_entry, is_model_folder
@@ -50,7 +51,7 @@ def _is_checkpoint(model: object) -> bool:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    return (file for file in sorted(path.rglob("*")) if file.suffix in _FILES and file.is_file())
+    return (file for file in files_below(path) if file.suffix in _FILES)
 
 
 register_source(
