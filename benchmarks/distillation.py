@@ -176,7 +176,7 @@ def tune(start: Path, source: Path, options: argparse.Namespace, seed: int) -> d
     """
     import torch
 
-    from ibert_tvm.evaluation.metrics import Agreement
+    from ibert_tvm.evaluation.agreements import Agreement
     from ibert_tvm.frontend.hf_folder import HfFolder
     from ibert_tvm.frontend.transformers_import import float_module
     from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files

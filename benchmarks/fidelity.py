@@ -114,7 +114,7 @@ def _token_ids(source: Path, lines: list[str]) -> list[np.ndarray]:
 
 
 def _measure(model: str, options: argparse.Namespace, result: dict[str, Any]) -> None:
-    from ibert_tvm.evaluation.metrics import Agreement
+    from ibert_tvm.evaluation.agreements import Agreement
 
     spec, source = _spec(model)
     ids = {name: _token_ids(source, texts(name, options.half)) for name in SETS}

@@ -69,7 +69,10 @@ def command(
 
 
 def _conclusions(result: DemoResult) -> list[str]:
+    from ..evaluation.agreements import Agreement
+
     sizes, agreement = result.bytes, result.fidelity.agreement
+    assert isinstance(agreement, Agreement)  # of a sentence encoder
     facts = ", ".join(
         f"{value} {key.replace('_', ' ')}" for key, value in result.integer_only.items()
     )

@@ -181,18 +181,10 @@ def _spread(texts: Sequence[str], count: int) -> list[str]:
 
 def _shown(result: Fidelity) -> list[str | Table]:
     """The agreement, and the layers as a table."""
-    agreement = result.agreement
-    rows = [
-        ("mean cosine to the float model", f"{agreement.cosine_mean:.5f}"),
-        ("smallest cosine", f"{agreement.cosine_min:.5f}"),
-        ("largest absolute error", f"{agreement.max_abs_error:.5f}"),
-    ]
-    if agreement.spearman is not None:
-        rows.append(("Spearman of pairwise similarities", f"{agreement.spearman:.5f}"))
-    if agreement.same_nearest_neighbour is not None:
-        rows.append(("same nearest neighbour", f"{agreement.same_nearest_neighbour:.1%}"))
+    from ..evaluation.agreements import shown as rows_of
+
     head = f"{result.texts} texts, up to {result.seq_len} tokens, output {result.output}"
-    shown: list[str | Table] = [head, Table((), rows)]
+    shown: list[str | Table] = [head, Table((), rows_of(result.agreement))]
     if result.layers:
         columns: dict[str, Callable[[LayerFidelity], str]] = {
             "layer": lambda layer: layer.name,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..common.strict_json import JsonDict
 from ..evaluation.evaluate import check_pair, check_seq_len, own_tokenizer, vector_of_text
-from ..evaluation.metrics import row_cosine
+from ..evaluation.metrics import text_errors
 from .kinds import REQUANTISATION, ROUNDING, Kinds
 from .local import LocalErrors, decibels, ratio
 from .mixed import FLOAT, INTEGER, MixedModel, State, Treat, Treatment, Watch
@@ -191,7 +191,7 @@ class _Diagnosis:
         return np.stack(vectors)
 
     def _errors(self, vectors: NDArray[np.float64]) -> Errors:
-        return 1.0 - row_cosine(self.expected, vectors)
+        return text_errors(self.expected, vectors)
 
     def _noting(self, number: int) -> Watch:
         """Note the errors of every place by itself, in a batch."""

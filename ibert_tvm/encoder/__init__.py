@@ -3,8 +3,8 @@
     vectors = Encoder("model.so").encode(["a text", "another"])
 
 `encoder` is the interface, `batches` runs texts through a library while the next ones are
-tokenised, `prepared` compiles and caches a library for a model folder; `entities` and `spans` read
-the outputs of token classifiers and question answering.
+tokenised, `prepared` compiles and caches a library for a model folder; `entities` reads the outputs
+of token classifiers.
 """
 
 from .encoder import Encoder

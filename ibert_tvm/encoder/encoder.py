@@ -25,13 +25,13 @@ from ..model.scores import (
     ranked_documents,
     softmax,
 )
+from ..model.spans import LONGEST_ANSWER, Span, best_span, no_answer
 from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library
 from .batches import Part, Text, run_batches
 from .entities import STRATEGIES, TaggedToken, entities, tagged_tokens
 from .prepared import Options, prepared_library
 from .progress import progress_bar
-from .spans import Span, best_span, no_answer
 from .tensors import tensor_of
 
 _logger = logging.getLogger(__name__)
@@ -465,7 +465,7 @@ class Encoder:
         self,
         question: str,
         context: str,
-        max_answer_len: int = 15,
+        max_answer_len: int = LONGEST_ANSWER,
         batch_size: int = 32,
         handle_impossible_answer: bool = False,
         max_seq_len: int | None = None,

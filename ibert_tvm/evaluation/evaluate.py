@@ -23,11 +23,12 @@ from ..model.heads import KINDS
 from ..model.model_info import ModelInfo
 from ..runtime.metadata import LibraryMetadata
 from ..runtime.pixels import image_record, quantize_images
-from .metrics import Agreement, RunningSimilarity, mean_pool
+from .agreements import AnyAgreement, Vectors, comparison_of, stacked
+from .metrics import RunningSimilarity, mean_pool, text_errors
 
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel
-    from ..model.tokenization import Tokenizer
+    from ..model.tokenization import Tokenizer, Window
     from ..runtime import Library
 
 # Shapes that the float model is compiled for; padding is masked and changes nothing.
@@ -69,9 +70,12 @@ class Fidelity:
     texts, seq_len
         Number of texts, and the tokens they were truncated to.
     output
-        The output that is compared: the model's first. Hidden states are mean-pooled.
+        The output that is compared: the model's first.
     agreement
-        Of the vectors of all texts.
+        Of the outputs of all texts, as their kind asks: of vectors (hidden states are mean-pooled),
+        classes, scores, classes of tokens, or answers.
+    drop
+        The mean of `text_errors`, which `quantize --max-drop` bounds whatever the kind.
     layers
         In the order of the program; empty for a library, which shows none.
     """
@@ -79,13 +83,15 @@ class Fidelity:
     texts: int
     seq_len: int
     output: str
-    agreement: Agreement
+    agreement: AnyAgreement
+    drop: float
     layers: tuple[LayerFidelity, ...]
 
     def to_json(self) -> JsonDict:
         """Return a flat dictionary with the list `layers`."""
         return {
             **asdict(self.agreement),
+            "drop": self.drop,
             "texts": self.texts,
             "seq_len": self.seq_len,
             "output": self.output,
@@ -133,15 +139,20 @@ def fidelity(
         check_seq_len(seq_len, info)
     else:
         check_seq_len(seq_len, info, candidate.metadata)
-    tokens = (tokenizer or own_tokenizer(candidate)).encode(texts, max_length=seq_len)
+    tokenizer = tokenizer or own_tokenizer(candidate)
+    comparison = comparison_of(info)
+    windows: list[Window] | None = None
+    if comparison.of_text is not None:
+        windows = [tokenizer.windows(text, seq_len)[0] for text in texts]
+    tokens = tokenizer.batch_of(windows) if windows else tokenizer.encode(texts, max_length=seq_len)
 
     from ibert_tvm.relay_passes.canonical import FloatModel
 
     names, run = _runner(candidate, layers)
     float_model = FloatModel(reference.module, reference.parameters, names)
     kind = info.outputs[0].kind
-    expected: list[NDArray[np.float64]] = [np.zeros(0)] * len(texts)
-    actual = list(expected)
+    vectors: dict[int, Vectors] = {}
+    known: dict[int, Any] = {}
     similarities = {name: RunningSimilarity() for name in names}
     done = 0
     for rows, batch in tokens.batches(_BATCH, _LENGTH_STEP, seq_len, info.pad_token_id):
@@ -152,16 +163,21 @@ def fidelity(
             a, b = (_real_part(v, mask, len(rows)) for v in (result.values[name], value))
             similarities[name].add(a, b)
         for position, row in enumerate(rows):
-            for store, whole in ((expected, result.outputs[0]), (actual, output)):
-                store[row] = vector_of_text(kind, whole[position], mask[position])
+            a, b = (whole[position] for whole in (result.outputs[0], output))
+            real = mask[position]
+            vectors[row] = vector_of_text(kind, a, real), vector_of_text(kind, b, real)
+            if comparison.of_text is not None and windows is not None:
+                known[row] = comparison.of_text(a[real == 1], b[real == 1], windows[row])
         done += len(rows)
         if progress is not None:
             progress(done, len(texts))
+    order = range(len(texts))
     return Fidelity(
         texts=len(texts),
         seq_len=seq_len,
         output=info.outputs[0].name,
-        agreement=Agreement.of(np.stack(expected), np.stack(actual)),
+        agreement=comparison.agreement([(known or vectors)[row] for row in order], info),
+        drop=float(text_errors(*stacked([vectors[row] for row in order])).mean()),
         layers=tuple(
             LayerFidelity(name, s.cosine, s.relative_error) for name, s in similarities.items()
         ),

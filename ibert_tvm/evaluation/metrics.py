@@ -35,6 +35,26 @@ def row_cosine(reference: Array, candidate: Array) -> NDArray[np.float64]:
     return np.where(both_zero, 1.0, cosine)
 
 
+def text_errors(reference: Array, candidate: Array) -> NDArray[np.float64]:
+    """What two models' outputs of each text differ by, where one number has to say it.
+
+    Parameters
+    ----------
+    reference, candidate
+        [texts, channels].
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 [texts]: 1 - cosine. A single channel has no direction: half the square of its
+        difference by the mean square of all, which is as much where an error is small.
+    """
+    if reference.shape[1] > 1:
+        return 1.0 - row_cosine(reference, candidate)
+    a, b = (np.asarray(scores, np.float64)[:, 0] for scores in (reference, candidate))
+    return np.asarray(np.square(a - b) / (2 * max(np.square(a).mean(), np.finfo(np.float64).tiny)))
+
+
 def pairwise_cosine(vectors: Array) -> NDArray[np.float64]:
     """Cosines of all rows with all rows, float64 [rows, rows]; 0 where a row is zero."""
     x = np.asarray(vectors, dtype=np.float64)
@@ -100,50 +120,6 @@ def mean_pool(values: Array, mask: Array) -> NDArray[np.float64]:
     weights = np.asarray(mask, dtype=np.float64)[..., None]
     total = (np.asarray(values, dtype=np.float64) * weights).sum(axis=1)
     return np.asarray(total / np.maximum(weights.sum(axis=1), 1))
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How far two models agree on the same texts.
-
-    Attributes
-    ----------
-    cosine_mean, cosine_min
-        Of the cosine between the two vectors of each text.
-    spearman
-        Rank correlation of the similarities of all pairs of texts; None below three texts.
-    max_abs_error
-        Largest difference of two elements.
-    same_nearest_neighbour
-        Share of the texts whose most similar other text is the same; None below three texts.
-    """
-
-    cosine_mean: float
-    cosine_min: float
-    spearman: float | None
-    max_abs_error: float
-    same_nearest_neighbour: float | None
-
-    @classmethod
-    def of(cls, reference: Array, candidate: Array) -> Agreement:
-        """Compare two arrays [texts, channels]."""
-        cosine = row_cosine(reference, candidate)
-        correlation: float | None = None
-        same: float | None = None
-        if len(reference) >= 3:
-            a, b = pairwise_cosine(reference), pairwise_cosine(candidate)
-            upper = np.triu_indices(len(a), 1)
-            value = spearman(a[upper], b[upper])
-            correlation = None if np.isnan(value) else value
-            same = float((nearest_neighbours(a) == nearest_neighbours(b)).mean())
-        difference = np.asarray(reference, np.float64) - np.asarray(candidate, np.float64)
-        return cls(
-            cosine_mean=float(cosine.mean()),
-            cosine_min=float(cosine.min()),
-            spearman=correlation,
-            max_abs_error=float(np.abs(difference).max()),
-            same_nearest_neighbour=same,
-        )
 
 
 @dataclass

@@ -127,7 +127,7 @@ def cosine_drop(
     seq_len: int | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Measure:
-    """Return the measure 1 - mean cosine between the outputs of both models.
+    """Return the measure 1 - mean cosine between the outputs of both models (`text_errors`).
 
     Parameters
     ----------
@@ -143,8 +143,7 @@ def cosine_drop(
     from ..evaluation.evaluate import fidelity
 
     def measure(model: QuantizedModel) -> float:
-        result = fidelity(model, reference, texts, seq_len, tokenizer, layers=False)
-        return 1.0 - result.agreement.cosine_mean
+        return fidelity(model, reference, texts, seq_len, tokenizer, layers=False).drop
 
     return measure
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..common.strict_json import JsonObject
+from ..evaluation.agreements import figures
 from .numbers import key
 
-_FACTS = (
+_Place = tuple[str, str, str]
+_FACTS: tuple[_Place, ...] = (
     ("kind", "/kind", ""),
     ("target", "{said}/target/name", ""),
     ("runtime", "/inspect/runtime", ""),
@@ -18,10 +20,6 @@ _FACTS = (
     ("size", "/inspect/bytes", "bytes"),
     ("parameters", "/inspect/parameter_bytes", "bytes"),
     ("steps' widest intermediate, bits", "/graph/widest_bits", ""),
-    ("cosine to the float model, mean", "{fidelity}/cosine_mean", ".5f"),
-    ("smallest cosine", "{fidelity}/cosine_min", ".5f"),
-    ("Spearman of all pairs", "{fidelity}/spearman", ".5f"),
-    ("same nearest neighbour", "{fidelity}/same_nearest_neighbour", ".1%"),
     ("flash", "/package/memory/flash/total", "bytes"),
     ("weights in flash", "/package/memory/flash/weights", "bytes"),
     ("code in flash", "/package/memory/flash/code", "bytes"),
@@ -62,11 +60,11 @@ def compare(artefacts: Sequence[JsonObject]) -> list[Row]:
     list of Row
         Those may have a value on one side only.
     """
-    roots = [_Roots(index, artefact) for index, artefact in enumerate(artefacts)]
-    places = [*_FACTS, *_versions(artefacts)]
+    roots = _roots(artefacts)
     rows = [
-        Row(title, tuple(root.pointer(place) for root in roots), form)
-        for title, place, form in places
+        *_rows(artefacts, _FACTS),
+        *fidelity_rows(artefacts),
+        *_rows(artefacts, _versions(artefacts)),
     ]
     measured = [_measured(artefact) for artefact in artefacts]
     for shape in {shape: None for found in measured for shape in found}:
@@ -96,13 +94,40 @@ class _Roots:
         return self._root + place.format(**self._places)
 
 
-def _versions(artefacts: Sequence[JsonObject]) -> list[tuple[str, str, str]]:
+def fidelity_rows(artefacts: Sequence[JsonObject]) -> list[Row]:
+    """List what artefacts, or their layers, differ from the float model by."""
+    documents = [artefact["eval"] or artefact["layers"] or {} for artefact in artefacts]
+    places = [
+        (figure.title, "{fidelity}/" + _escaped("/".join(map(key, figure.key))), figure.form)
+        for figure in dict.fromkeys(figure for each in documents for figure in figures(each))
+    ]
+    return _rows(artefacts, places)
+
+
+def _rows(artefacts: Sequence[JsonObject], places: Sequence[_Place]) -> list[Row]:
+    roots = _roots(artefacts)
+    return [
+        Row(title, tuple(root.pointer(place) for root in roots), form)
+        for title, place, form in places
+    ]
+
+
+def _roots(artefacts: Sequence[JsonObject]) -> list[_Roots]:
+    return [_Roots(index, artefact) for index, artefact in enumerate(artefacts)]
+
+
+def _escaped(pointer: str) -> str:
+    """A pointer in which `str.format` finds no field."""
+    return pointer.replace("{", "{{").replace("}", "}}")
+
+
+def _versions(artefacts: Sequence[JsonObject]) -> list[_Place]:
     said = [artefact["package"] or artefact["inspect"] for artefact in artefacts]
     names = {name: None for document in said for name in document.get("versions", {})}
     return [
         (
             f"version of {name}",
-            "{said}/versions/" + key(name).replace("{", "{{").replace("}", "}}"),
+            "{said}/versions/" + _escaped(key(name)),
             "",
         )
         for name in names

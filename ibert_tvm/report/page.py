@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..common.strict_json import JsonDict, JsonObject
 from .charts import cosines, roofline
-from .comparison import compare
+from .comparison import compare, fidelity_rows
 from .rails import draw_rails
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def render_page(document: JsonObject) -> str:
             rooflines=[
                 roofline(*_parts(first, row)) for row in (first["bench"] or {}).get("results", ())
             ],
+            figures=fidelity_rows([first]),
             layers=layers[0],
             layer_chart=cosines(layers),
             rails=[] if graph is None else draw_rails(graph["steps"], graph["outputs"]),

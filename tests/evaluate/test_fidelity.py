@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+import ibert_tvm
 from ibert_tvm.common.errors import UsageError
-from ibert_tvm.evaluation.evaluate import _comparable, check_seq_len, vector_of_text
+from ibert_tvm.evaluation.agreements import (
+    Agreement,
+    AnyAgreement,
+    LabelAgreement,
+    SpanAgreement,
+    TagAgreement,
+)
+from ibert_tvm.evaluation.evaluate import _comparable, check_seq_len, fidelity, vector_of_text
 from ibert_tvm.model.tokenization import TokenizedBatch
 from tests.runtime.conftest import TinyModel
 from tests.snapshots import Messages
@@ -56,3 +67,57 @@ def test_what_stands_for_a_text() -> None:
 def test_length_beyond_the_positions(messages: Messages) -> None:
     with messages.raises(UsageError):
         check_seq_len(17, TinyModel().info)
+
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "small", "cat", "saw", "the", "##s", "dog", "ran"]
+TEXTS = [
+    "a small cat",
+    "the dogs saw a cat",
+    "ran",
+    "cats ran the small dogs",
+    "a dog saw the cats",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("BertModel", Agreement),
+        ("BertForSequenceClassification", LabelAgreement),
+        ("BertForTokenClassification", TagAgreement),
+        ("BertForQuestionAnswering", SpanAgreement),
+    ],
+)
+def test_models_are_compared_as_their_head_asks(
+    name: str, kind: type[AnyAgreement], tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch", reason="importing a model needs torch")
+    transformers = pytest.importorskip("transformers", reason="importing needs transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(WORDS), hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=48, max_position_embeddings=24,
+        num_labels=2 if name.endswith("Answering") else 3,
+    )  # fmt: skip
+    model = getattr(transformers, name)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS), encoding="utf-8")
+    loaded = ibert_tvm.load(tmp_path, verify=False)
+    quantised = ibert_tvm.quantize(loaded, TEXTS, seq_len=12)
+    found = fidelity(quantised, loaded, TEXTS, 12, layers=False)
+    assert type(found.agreement) is kind
+    assert 0 < found.drop < 0.01
+    document = found.to_json()
+    shares = [v for key, v in document.items() if key.startswith("same_")]
+    assert shares and min(shares) >= 0.8
+    assert 0 < document["max_abs_error"] < 0.5
+    if isinstance(found.agreement, TagAgreement):
+        assert set(found.agreement.tags) <= {"LABEL_0", "LABEL_1", "LABEL_2"}
+    if not isinstance(found.agreement, Agreement):
+        assert 0 < document["score_difference_max"] < 0.1
+        pairs = [(text, "the small cat ran") for text in TEXTS]
+        assert type(fidelity(quantised, loaded, pairs, 12, layers=False).agreement) is kind

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ibert_tvm.evaluation.agreements import Agreement
 from ibert_tvm.evaluation.metrics import (
-    Agreement,
     RunningSimilarity,
     mean_pool,
     nearest_neighbours,

@@ -45,6 +45,23 @@ def test_every_number_is_that_of_the_document(html: str) -> None:
         assert wanted in shown
 
 
+def test_a_classifier_has_the_figures_of_its_labels() -> None:
+    figures = {
+        "same_tag": 0.987, "tags": {"B-{0}/<b>": 0.5}, "score_difference_max": 0.01,
+        "max_abs_error": 0.2, "texts": 20, "seq_len": 16, "output": "logits", "layers": [],
+    }  # fmt: skip
+    html = render_page(document(library(eval=figures), library("other", bench=None)))
+    page = Page(html)
+    assert page.bare == []
+    shown = {pointer: text for pointer, _, text in page.numbers}
+    assert shown["/artefacts/0/eval/tags/B-{0}~1<b>"] == "50.0%"
+    assert shown["/artefacts/0/eval/same_tag"] == "98.7%"
+    assert "Same tag" in html and "Mean cosine" not in html
+    # Beside it another kind of model, whose figures it does not have.
+    cosines = [shown[f"/artefacts/{number}/eval/cosine_mean"] for number in (0, 1)]
+    assert cosines == ["–", "0.99901"]
+
+
 def test_the_check_of_numbers_can_fail() -> None:
     assert says("0.9990", 0.99904) and not says("0.9991", 0.99904)
     assert says("26.1 MB", 26_050_892) and not says("26.2 MB", 26_050_892)

@@ -24,11 +24,14 @@ class Kind:
         Of the output: ``batch``, ``seq_len``, and what a row holds.
     feature
         What sentence-transformers calls it; empty where it has no name for it.
+    compared
+        What two models' are compared as, of `ibert_tvm.evaluation.agreements.COMPARISONS`.
     """
 
     name: str
     axes: tuple[str, ...]
     feature: str = ""
+    compared: str = "vectors"
 
     @property
     def per_token(self) -> bool:
@@ -42,9 +45,9 @@ KINDS = {
         Kind("hidden_state", ("batch", "seq_len", "channels"), "token_embeddings"),
         Kind("pooled", ("batch", "channels"), "sentence_embedding"),
         Kind("embedding", ("batch", "channels"), "sentence_embedding"),
-        Kind("logits", ("batch", "labels")),
-        Kind("token_logits", ("batch", "seq_len", "labels")),
-        Kind("span_logits", ("batch", "seq_len", "2")),
+        Kind("logits", ("batch", "labels"), compared="classes"),
+        Kind("token_logits", ("batch", "seq_len", "labels"), compared="tags"),
+        Kind("span_logits", ("batch", "seq_len", "2"), compared="spans"),
     )
 }
 """The kinds of outputs, by name."""

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 import ibert_tvm
 from benchmarks.models import MODELS, calibration_batches, model_folder
 from benchmarks.peers.onnx_export import export_onnx
-from ibert_tvm.evaluation.metrics import Agreement, mean_pool
+from ibert_tvm.evaluation.agreements import Agreement
+from ibert_tvm.evaluation.metrics import mean_pool
 from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
 from ibert_tvm.runtime import load_library
 from ibert_tvm.texts import data_file

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.tokenization import Window
+from .tokenization import Window
+
+LONGEST_ANSWER = 15
+"""Most tokens of an answer by default, as in transformers' pipeline."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,10 @@ class Span:
     end: int
 
 
-def best_span(window: Window, logits: NDArray[np.float32], longest: int) -> Span | None:
-    """Most likely span of the second text of a window, widened to whole words.
+def best_span(
+    window: Window, logits: NDArray[np.floating], longest: int, text: int = 1
+) -> Span | None:
+    """Most likely span of a text of a window, widened to whole words.
 
     As in the pipeline of question answering of transformers 4: probabilities are those among the
     tokens of the context and the first token, which stands for no answer; a span has one start,
@@ -39,43 +44,45 @@ def best_span(window: Window, logits: NDArray[np.float32], longest: int) -> Span
     window
         Question and context.
     logits
-        float32 [tokens, 2]: of being the start, and the end.
+        [tokens, 2]: of being the start, and the end.
     longest
         Most tokens of an answer.
+    text
+        Of a pair, the second by default: the context.
 
     Returns
     -------
     Span or None
         None where the window holds no token of the context.
     """
-    inside = _inside(window)
+    inside = _inside(window, text)
     if not inside.any():
         return None
-    start, end = np.where(inside, _probabilities(window, logits), 0)
+    start, end = np.where(inside, _probabilities(window, logits, text), 0)
     products = np.tril(np.triu(start[:, None] * end[None, :]), longest - 1)
     first, last = (int(i) for i in np.unravel_index(products.argmax(), products.shape))
     score = float(products[first, last])
-    while first > 0 and _one_word(window, first - 1, first):
+    while first > 0 and _one_word(window, text, first - 1, first):
         first -= 1
-    while last + 1 < len(window.ids) and _one_word(window, last, last + 1):
+    while last + 1 < len(window.ids) and _one_word(window, text, last, last + 1):
         last += 1
     return Span(score, window.offsets[first][0], window.offsets[last][1])
 
 
 def no_answer(window: Window, logits: NDArray[np.float32]) -> float:
     """Probability that a window holds no answer; 0 where no token stands for that."""
-    first = _probabilities(window, logits)[:, 0]
+    first = _probabilities(window, logits, 1)[:, 0]
     return float(first.prod())
 
 
-def _inside(window: Window) -> NDArray[np.bool_]:
-    """Which tokens belong to the context."""
-    return np.array([text == 1 for text in window.texts])
+def _inside(window: Window, text: int) -> NDArray[np.bool_]:
+    """Which tokens belong to a text of a window."""
+    return np.array([each == text for each in window.texts])
 
 
-def _probabilities(window: Window, logits: NDArray[np.float32]) -> NDArray[np.float64]:
+def _probabilities(window: Window, logits: NDArray[np.floating], text: int) -> NDArray[np.float64]:
     """Of every token to be the start and to be the end, [2, tokens]."""
-    counted = _inside(window)
+    counted = _inside(window, text)
     counted[0] |= window.texts[0] is None
     scores = np.where(counted, logits.T.astype(np.float64), -np.inf)
     scores = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -83,6 +90,6 @@ def _probabilities(window: Window, logits: NDArray[np.float32]) -> NDArray[np.fl
     return probabilities
 
 
-def _one_word(window: Window, a: int, b: int) -> bool:
-    """Whether two tokens of the context belong to one word."""
-    return window.texts[a] == window.texts[b] == 1 and window.words[a] == window.words[b]
+def _one_word(window: Window, text: int, a: int, b: int) -> bool:
+    """Whether two tokens of a text belong to one word of it."""
+    return window.texts[a] == window.texts[b] == text and window.words[a] == window.words[b]
