@@ -139,10 +139,18 @@ class HfFolder:
 
     def _notes(self, head: str) -> tuple[str, ...]:
         """What a caller must know of a model with this head."""
-        pools = isinstance(HEADS[head].finish, PooledTokens)
-        if not pools or self.pipeline is None or self.pipeline.is_pooling:
+        finish = HEADS[head].finish
+        if not isinstance(finish, PooledTokens | WholePipeline) or self.pipeline is None:
             return ()
-        return ("the source computes more of its embeddings; head='sentence_transformer' has it",)
+        if isinstance(finish, PooledTokens) and not self.pipeline.is_pooling:
+            note = "the source computes more of its embeddings; head='sentence_transformer' has it"
+            return (note,)
+        if isinstance(finish, WholePipeline) and not self.pipeline.pools:
+            late = (
+                "queries are not expanded by mask tokens, and vectors of all tokens of a document "
+            )
+            return (late + "are kept, where libraries of late interaction may do otherwise",)
+        return ()
 
     @classmethod
     def read(cls, path: str | Path) -> HfFolder:

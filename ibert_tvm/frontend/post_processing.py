@@ -97,7 +97,9 @@ def read_post_processing(
     if kind != "embedding" or pairs:
         return {}
     known = _SIMILARITIES.get(model_type, _DENSE)
-    if known is LATE and not isinstance(HEADS[head].finish, WholePipeline):
+    if isinstance(HEADS[head].finish, WholePipeline):
+        settings = {**settings, "prompts": _with_prefixes(settings)}
+    elif known is LATE:
         known = _DENSE  # one vector of a model that was made to give many
     named = settings.get("similarity_fn_name")
     similarity = named if named in known else known[0]
@@ -157,6 +159,16 @@ def _thresholds(config: JsonObject) -> dict[str, float]:
 def _size(settings: JsonObject, key: str) -> int | None:
     value = settings.get(key)
     return value if type(value) is int and value > 0 else None
+
+
+def _with_prefixes(settings: JsonObject) -> JsonDict:
+    """Prompts behind the prefixes that PyLate puts before queries and documents."""
+    said = settings.get("prompts")
+    prompts = dict(said) if isinstance(said, Mapping) else {}
+    for name in ("query", "document"):
+        if isinstance(prefix := settings.get(f"{name}_prefix"), str):
+            prompts[name] = prefix + str(prompts.get(name) or "").removeprefix(prefix)
+    return prompts
 
 
 def _prompts(settings: JsonObject, where: str) -> JsonDict:

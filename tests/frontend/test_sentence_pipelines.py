@@ -112,8 +112,12 @@ def test_late_interaction_gives_a_unit_vector_per_token(tmp_path):
     _, place, config = dense(CHANNELS, 16, "linear.Identity", bias=False, use_residual=False)
     layer = ("pylate.models.Dense.Dense", place, config)
     model, tokens = save(tmp_path, [TRANSFORMER, layer]), tokens_of()
+    settings = {"query_prefix": "[Q] ", "document_prefix": "[D] ", "prompts": {"query": "[Q] a"}}
+    (tmp_path / "config_sentence_transformers.json").write_text(json.dumps(settings))
     loaded = load(tmp_path)
     assert [(o.name, o.kind) for o in loaded.info.outputs] == [("token_embeddings", "hidden_state")]
+    assert loaded.info.prompts == {"query": "[Q] a", "document": "[D] "}
+    assert loaded.info.notes[-1].startswith("queries are not expanded")
     x = hidden_of(model, tokens) @ random_weights("Dense", config)["linear.weight"].T
     wanted = torch.nn.functional.normalize(x, p=2, dim=-1).numpy()
     inputs = {name: tokens[name].numpy() for name in loaded.info.inputs}
