@@ -242,13 +242,15 @@ class Encoder:
         if output_value is not None:
             allowed = ("sentence_embedding", "token_embeddings")
             check_choice("output_value", output_value, allowed, "None asks for everything")
+        if truncate_dim is not None and truncate_dim < 1:
+            raise UsageError(f"truncate_dim is {truncate_dim}", todo="give a number of at least 1")
         single = isinstance(sentences, str)
         prefix = self.prompt_text(prompt, prompt_name)
         items = [sentences] if isinstance(sentences, str) else _listed(sentences)
         texts: list[Text] = [prefix + text for text in items] if prefix else list(items)
         results: list[Any]
         if output_value is None:
-            results = self._features(texts, batch_size, show_progress_bar)
+            results = self._features(texts, batch_size, show_progress_bar, truncate_dim)
             return results[0] if single else results
         if output_value == "token_embeddings":
             name = self.output_name("token_embeddings")
@@ -668,7 +670,7 @@ class Encoder:
         return IntegerOutput(whole, record.scale)
 
     def _features(
-        self, texts: Sequence[Text], batch_size: int, bar: bool | None
+        self, texts: Sequence[Text], batch_size: int, bar: bool | None, truncate_dim: int | None
     ) -> list[dict[str, Any]]:
         names = [record.name for record in self.library.metadata.inputs]
         results: list[dict[str, Any]] = [{} for _ in texts]
@@ -677,6 +679,8 @@ class Encoder:
             for record in self.library.metadata.outputs:
                 name = KINDS[record.kind].feature or record.name
                 arrays[name] = part.outputs[record.name].dequantize()
+                if record.kind in kinds_of("encode"):
+                    arrays[name] = self.post_processing.finished(arrays[name], truncate_dim)
             tensors = {name: tensor_of(array) for name, array in arrays.items()}
             for place, row in enumerate(part.rows):
                 results[row] = {name: tensor[place] for name, tensor in tensors.items()}

@@ -83,6 +83,10 @@ def test_vectors_are_cut_and_compared_as_the_source_says(messages: Messages, enc
     np.testing.assert_array_equal(model.encode(DOCUMENTS), vectors[:, :2])
     np.testing.assert_array_equal(plain.encode("big", truncate_dim=2), vectors[0, :2])
     assert model.embedding_size == 2
+    whole = model.encode("big", output_value=None)["sentence_embedding"]
+    np.testing.assert_array_equal(whole.numpy(), vectors[0, :2])
+    with pytest.raises(UsageError, match="truncate_dim is 0"):
+        model.encode("big", truncate_dim=0)
     norms = np.linalg.norm(model.encode(DOCUMENTS, normalize_embeddings=True), axis=1)
     np.testing.assert_allclose(norms, 1, rtol=1e-6)
     distances = np.abs(vectors[:, None] - vectors[None]).sum(axis=2)

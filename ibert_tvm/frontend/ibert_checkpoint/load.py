@@ -61,6 +61,7 @@ def load_ibert(folder: HfFolder, head: str | None, verify: bool) -> CanonicalMod
         If the float model differs from transformers'.
     """
     from ..finish import described
+    from ..post_processing import check_scores
     from .verify import float_folder
 
     head = head or folder.default_head
@@ -74,7 +75,10 @@ def load_ibert(folder: HfFolder, head: str | None, verify: bool) -> CanonicalMod
         folder.config,
         float_folder(folder, head) if verify else None,
     )
-    return described(model, **folder.provenance(head))
+    model = described(model, **folder.provenance(head))
+    if verify:
+        check_scores(model.info, folder.config, folder.settings)
+    return model
 
 
 def _pooling_of(folder: HfFolder, head: str) -> str:
