@@ -1,7 +1,5 @@
 """`python -m ibert_tvm` is the command `ibert`."""
 
-from __future__ import annotations
-
 import sys
 
 from .cli import main

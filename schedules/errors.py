@@ -1,7 +1,5 @@
 """Why a schedule rule did not apply."""
 
-from __future__ import annotations
-
 from ibert_tvm.common.errors import ExitCode, IbertError
 
 

@@ -3,8 +3,6 @@
 Importing this package imports neither TVM, torch nor transformers; loading does.
 """
 
-from __future__ import annotations
-
 from .errors import MissingExtraError, ModelSourceError, UnsupportedModelError
 from .loader import load
 from .model import CanonicalModel

@@ -11,7 +11,11 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, num_inputs, operands_of
+from ibert_tvm.relay_passes.canonical import OPERATORS, canonical_calls, main_function, num_inputs
+from ibert_tvm.relay_passes.canonical.operators.attention import Attention
+from ibert_tvm.relay_passes.canonical.operators.positions import PositionIds
+from ibert_tvm.relay_passes.canonical.operators.tokens import Embedding
+from ibert_tvm.relay_passes.dialect.calls import types_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def measure(module: tvm.IRModule) -> Sizes:
     """
     function = main_function(module)
     inputs = {variable: variable.name for variable in function.params[: num_inputs(function)]}
-    positions: dict[relax.Var, relax.Call] = {}
+    positions: dict[relax.Var, PositionIds] = {}
     rows: dict[str, int] = {}
     longest: int | None = None
     biased: int | None = None
@@ -71,35 +75,26 @@ def measure(module: tvm.IRModule) -> Sizes:
         if str(variable.ty.dtype) == "float32":
             image = tuple(int(extent) for extent in variable.ty.shape.values[1:])
     for variable, call in canonical_calls(module):
-        if call.op.name == "canonical.position_ids":
-            positions[variable] = call
-        elif call.op.name == "canonical.embedding":
+        operator = OPERATORS[call.op.name].from_dict(call.attrs)
+        limit = operator.longest(types_of(call))
+        if limit is not None:
+            biased = min(biased or limit, limit)
+        if isinstance(operator, PositionIds):
+            positions[variable] = operator
+        elif isinstance(operator, Embedding):
             table, ids = call.args
             count = int(table.ty.shape.values[0])
             if ids in inputs:
                 rows[inputs[ids]] = min(count, rows.get(inputs[ids], count))
             else:
-                attrs = positions[ids].attrs
-                if str(attrs["kind"]) == "roberta":
-                    padding = int(attrs["padding_index"])
-                    usable = count - padding - 1
-                else:
-                    usable = count - int(attrs["offset"])
+                numbers = positions[ids]
+                padding = numbers.padding_index if numbers.kind == "roberta" else padding
+                usable = numbers.served_by(count)
                 longest = usable if longest is None else min(longest, usable)
-        elif call.op.name == "canonical.attention":
+        elif isinstance(operator, Attention):
             hidden = int(variable.ty.shape.values[2])
             if image is not None:
                 longest = max(longest or 0, int(variable.ty.shape.values[1]))
-            given = operands_of(call)
-            for label, axis in (("bias", 1), ("key_positions", 0), ("query_positions", 0)):
-                if label in given:
-                    shape = [int(extent) for extent in given[label].ty.shape.values]
-                    by_pair = label == "bias" and len(shape) == 3
-                    count = shape[axis] if by_pair else (shape[axis] + 1) // 2
-                    biased = min(biased or count, count)
-        elif call.op.name == "canonical.rotate":
-            count = int(operands_of(call)["table"].ty.shape.values[0])
-            biased = min(biased or count, count)
         if image is not None and variable.ty.ndim == 3:
             most = max(most, int(variable.ty.shape.values[1]))
     if longest is None and most:  # without attention

@@ -1,7 +1,5 @@
 """Errors of the canonical dialect."""
 
-from __future__ import annotations
-
 from tvm.error import register_error
 
 from ..errors import CompilerError

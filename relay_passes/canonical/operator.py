@@ -56,6 +56,10 @@ class CanonicalOperator(Record, abstract=True):
         """float32."""
         return FLOAT[0]
 
+    def longest(self, types: Mapping[str, TensorType]) -> int | None:
+        """Tokens of the longest sequence that its tables serve; None where none limits it."""
+        return None
+
     def evaluate(self, *unnamed: Any, **operands: Any) -> AnyArray:
         """Compute the result with NumPy from operands by name, which are never written to."""
         raise NotImplementedError

@@ -1,6 +1,4 @@
 """Distances between the tokens of a sequence, as the attention of both dialects limits them."""
 
-from __future__ import annotations
-
 UNBOUNDED = 2**31 - 1
 """A distance that no window limits."""

@@ -35,12 +35,14 @@ def check_attribute(record: Operator, name: str, low: int, high: int, why: str =
         )
 
 
-def check_short_shift(record: Operator) -> None:
-    """Refuse a shift that 16-bit arithmetic cannot make."""
+def check_shift(record: Operator, short: bool = False) -> None:
+    """Refuse a shift that a product of 64 bits, or one in 16-bit arithmetic, cannot have."""
     why = "it leaves at least one of the 15 bits of a Q15 product"
-    check_attribute(record, "shift", 0, 14, why)
+    limit = (14, why) if short else (62, "the shifted product is an int64")
+    check_attribute(record, "shift", 0, *limit)
 
 
-def check_shift(record: Operator) -> None:
-    """Refuse a shift that a product of 64 bits cannot have."""
-    check_attribute(record, "shift", 0, 62, "the shifted product is an int64")
+def check_requantisation(record: Operator, short: bool = False) -> None:
+    """Check the attributes of a requantisation, in 16-bit arithmetic or not."""
+    check_bounds(record, SHORT_DTYPES if short else STORAGE_DTYPES)
+    check_shift(record, short)

@@ -117,10 +117,8 @@ class LoweringContext:
         LoweringError
             If the table has no such entry.
         """
-        entries: Mapping[str, ActivationQuant] = getattr(self.table, section)
-        if name not in entries:
-            raise self._missing(section, name)
-        return entries[name]
+        found: ActivationQuant = self._entry(section, name)
+        return found
 
     def table_weight(self, section: str, name: str) -> WeightQuant:
         """Look a weight up in the table, by the name of the operator that reads it.
@@ -130,19 +128,20 @@ class LoweringContext:
         LoweringError
             If the table has no such entry.
         """
-        entries: Mapping[str, WeightQuant] = getattr(self.table, section)
-        if name not in entries:
-            raise self._missing(section, name)
-        return entries[name]
+        found: WeightQuant = self._entry(section, name)
+        return found
 
-    def _missing(self, section: str, name: str) -> LoweringError:
-        return LoweringError(
-            f"the quantisation table has no {section} entry for {name}",
-            where=name,
-            why="without a scale the value has no integers",
-            todo="calibrate the model again; ibert_tvm.relay_passes.lower.requirements lists what "
-            "is needed",
-        )
+    def _entry(self, section: str, name: str) -> Any:
+        entries = getattr(self.table, section)
+        if name not in entries:
+            raise LoweringError(
+                f"the quantisation table has no {section} entry for {name}",
+                where=name,
+                why="without a scale the value has no integers",
+                todo="calibrate the model again; ibert_tvm.relay_passes.lower.requirements lists "
+                "what is needed",
+            )
+        return entries[name]
 
     def gather_channels(self, var: relax.Var, channels: Integers, name: str) -> relax.Var:
         """Emit ``integer.gather_channels``."""

@@ -1,7 +1,5 @@
 """What goes wrong between here and a board."""
 
-from __future__ import annotations
-
 from ibert_tvm.common.errors import TargetError
 
 

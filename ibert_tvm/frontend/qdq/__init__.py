@@ -5,5 +5,3 @@
 of every scale which value of the canonical module it belongs to. The result is a canonical model
 with the scales that it came with; `ibert_tvm.quantize` uses them instead of estimating any.
 """
-
-from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ...dialect.arrays import Floats, Ids
@@ -13,7 +15,7 @@ from ...dialect.heads import (
     window_problems,
 )
 from ...dialect.record import Dims, Operand
-from ...dialect.types import Dim
+from ...dialect.types import Dim, TensorType, static
 from ..operator import FLOAT, CanonicalOperator, mask_operand
 
 
@@ -99,6 +101,16 @@ class Attention(CanonicalOperator):
     def _check_distances(self, distances: int, length: Dim) -> None:
         for problem in distance_problems(distances, length):
             raise self.refused(*problem)
+
+    def longest(self, types: Mapping[str, TensorType]) -> int | None:
+        """Tables by distance have 2 P - 1 entries, one by pairs P by P."""
+        counts = []
+        for name, axis in (("bias", 1), ("key_positions", 0), ("query_positions", 0)):
+            if name in types:
+                shape = static(types[name].shape)
+                by_pair = name == "bias" and len(shape) == 3
+                counts.append(shape[axis] if by_pair else (shape[axis] + 1) // 2)
+        return min(counts, default=None)
 
     def evaluate(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 from ...dialect.arrays import Floats, Ids
 from ...dialect.record import Operand
 from ...dialect.rules import PositionIdsRule, RotateRule
-from ...dialect.types import TensorType
+from ...dialect.types import TensorType, static
 from ..operator import FLOAT, INDEX, CanonicalOperator
 
 
@@ -22,6 +22,10 @@ class PositionIds(PositionIdsRule, CanonicalOperator):
     def result_dtype(self, types: Mapping[str, TensorType]) -> str:
         """int64."""
         return INDEX[0]
+
+    def served_by(self, rows: int) -> int:
+        """Tokens of the longest sequence that a table of so many rows serves."""
+        return rows - (self.padding_index + 1 if self.kind == "roberta" else self.offset)
 
     def evaluate(self, input_ids: Ids) -> Floats:
         if self.kind == "absolute":
@@ -44,6 +48,9 @@ class Rotate(RotateRule, CanonicalOperator):
 
     OPERANDS = (Operand("x", FLOAT, "b s C"), Operand("table", FLOAT, "P R"))
     RESULT = "b s C"
+
+    def longest(self, types: Mapping[str, TensorType]) -> int | None:
+        return static(types["table"].shape)[0]
 
     def evaluate(self, x: Floats, table: Floats) -> Floats:
         dims = {"s": x.shape[1], "C": x.shape[2], "P": table.shape[0], "R": table.shape[1]}

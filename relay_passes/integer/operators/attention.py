@@ -15,7 +15,7 @@ from ...spec.score_cap import ScoreCap, cap_score
 from ...spec.short_requantise import requantise_short
 from ...spec.short_softmax import ShortExponential
 from ...spec.values import indicator, not_equal, select
-from ..checks import SHORT_DTYPES, check_bounds, check_shift, check_short_shift
+from ..checks import check_requantisation
 from ..domain import Condition, Domain, Entry, Heads, Index, T
 from ..operator import Operator
 from ..traits import Traits
@@ -106,13 +106,8 @@ class Attention(Operator):
             )
         for problem in window_problems(self.before, self.after):
             raise self.refused(*problem)
-        if self.softmax == "short":
-            check_bounds(self, SHORT_DTYPES)
-            check_short_shift(self)
-            return
-        check_bounds(self)
-        check_shift(self)
-        if self.exponential.maximum > 65535:
+        check_requantisation(self, short=self.softmax == "short")
+        if self.softmax != "short" and self.exponential.maximum > 65535:
             raise self.refused(
                 f"exponentials up to {self.exponential.maximum} in normalised softmax",
                 "this mode stores them in 16 bits",

@@ -13,7 +13,7 @@ from ...spec.exponential import Exponential
 from ...spec.short_requantise import requantise_short
 from ...spec.short_softmax import ShortExponential
 from ...spec.values import Ranged, indicator, known, not_equal, select
-from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_shift, check_short_shift
+from ..checks import check_attribute, check_requantisation
 from ..domain import Condition, Domain, Entry, EntryAt, Index, T
 from ..operator import Operator
 from ..traits import Traits
@@ -321,12 +321,7 @@ class AttentionPool(AttentionPoolRule, Operator):
     RESULT = "b C"
 
     def __post_init__(self) -> None:
-        if isinstance(self.exponential, ShortExponential):
-            check_bounds(self, SHORT_DTYPES)
-            check_short_shift(self)
-        else:
-            check_bounds(self)
-            check_shift(self)
+        check_requantisation(self, short=isinstance(self.exponential, ShortExponential))
 
     def dtypes_of(self, operand: Operand) -> tuple[str, ...]:
         """The multiplier of the short softmax has 16 bits."""

@@ -11,7 +11,7 @@ from ...spec import rotation
 from ...spec.distance_term import FRACTION_BITS
 from ...spec.short_requantise import requantise_short
 from ...spec.values import indicator, not_equal, select, shift_right_round, short
-from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_short_shift
+from ..checks import check_attribute, check_requantisation
 from ..domain import Domain, Entry, Index, T
 from ..operator import Operator, per_channel
 from ..traits import Traits
@@ -103,8 +103,7 @@ class Rotate(RotateRule, Operator):
     TRAITS = Traits(takes_epilogue=False, per_token=True, reads_views=("x",), offsets=True)
 
     def __post_init__(self) -> None:
-        check_bounds(self, SHORT_DTYPES)
-        check_short_shift(self)
+        check_requantisation(self, short=True)
         check_attribute(self, "raised", 0, rotation.FRACTION_BITS)
 
     def needs_places(self, operands: Collection[str]) -> bool:

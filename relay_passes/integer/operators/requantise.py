@@ -6,7 +6,7 @@ from ...dialect.record import Operand
 from ...spec.fixed_point import requantise_clamped
 from ...spec.released import requantise_even
 from ...spec.short_requantise import requantise_short
-from ..checks import SHORT_DTYPES, check_attribute, check_bounds, check_shift, check_short_shift
+from ..checks import check_attribute, check_bounds, check_requantisation
 from ..domain import Entry
 from ..operator import Elementwise
 from ..traits import Traits
@@ -45,8 +45,7 @@ class Requantise(Elementwise):
     STAGE = "requantised"
 
     def __post_init__(self) -> None:
-        check_bounds(self)
-        check_shift(self)
+        check_requantisation(self)
 
     def entry(self, x: Entry, multiplier: Entry, offset: Entry = 0) -> Entry:
         scaled = self.shift, self.zero_point, self.low, self.high
@@ -86,8 +85,7 @@ class RequantiseShort(Elementwise):
     STAGE = "requantised"
 
     def __post_init__(self) -> None:
-        check_bounds(self, SHORT_DTYPES)
-        check_short_shift(self)
+        check_requantisation(self, short=True)
 
     def entry(self, x: Entry, multiplier: Entry, pre_shift: Entry, offset: Entry = 0) -> Entry:
         scaled = self.shift, self.zero_point, self.low, self.high

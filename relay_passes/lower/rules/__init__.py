@@ -3,8 +3,6 @@
 Rules of the preset ``released`` are in `ibert_tvm.relay_passes.lower.released`.
 """
 
-from __future__ import annotations
-
 from ibert_tvm.common.registry import import_modules
 
 import_modules(__path__, __name__)
