@@ -33,10 +33,7 @@ CPU_RULES = (LinearRule(), AttentionRule(), SerialRule(), RowsRule())
 
 
 def schedule_kernel(
-    name: str,
-    func: tirx.PrimFunc,
-    target: TargetDescription,
-    rules: Sequence[Any] | None = None,
+    name: str, func: tirx.PrimFunc, target: TargetDescription, rules: Sequence[Any] | None = None
 ) -> tirx.PrimFunc:
     """Schedule one kernel with the first rule that takes it.
 

@@ -75,10 +75,7 @@ def lay_out_operands(sch: s_tir.Schedule, block: Block, dot: DotInstruction, til
 
 
 def multiply_by_microkernel(
-    sch: s_tir.Schedule,
-    block: Block,
-    dot: DotInstruction,
-    depth_block: int | None = None,
+    sch: s_tir.Schedule, block: Block, dot: DotInstruction, depth_block: int | None = None
 ) -> Loop | None:
     """Make the product of one tile of rows calls of the microkernel.
 

@@ -36,11 +36,7 @@ _STORES = "ibert.stores_tokens"
 
 
 def mark_row_loop(
-    sch: s_tir.Schedule,
-    loop: Loop,
-    tile: int = 1,
-    tiles: int | None = None,
-    repeats: int = 1,
+    sch: s_tir.Schedule, loop: Loop, tile: int = 1, tiles: int | None = None, repeats: int = 1
 ) -> None:
     """Say which rows a loop goes over, so that it can be guarded; for schedule rules.
 

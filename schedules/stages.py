@@ -403,12 +403,7 @@ def tidied(expr: tirx.Expr) -> tirx.Expr:
 
     return tvm_ffi.structural_map(
         expr,
-        [
-            (tirx.Cast, widen),
-            (tirx.Max, raise_bound),
-            (tirx.LShift, hide),
-            (tirx.RShift, hide),
-        ],
+        [(tirx.Cast, widen), (tirx.Max, raise_bound), (tirx.LShift, hide), (tirx.RShift, hide)],
     )
 
 

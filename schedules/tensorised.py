@@ -135,10 +135,7 @@ def tile_matrix_product(
 
 
 def _multiply_at_once(
-    sch: s_tir.Schedule,
-    block: Block,
-    dot: DotInstruction,
-    depth_block: int | None,
+    sch: s_tir.Schedule, block: Block, dot: DotInstruction, depth_block: int | None
 ) -> Loop | None:
     """Make one call of the whole tile, over the depth or a block of it."""
     rows, columns, depth = sch.get_loops(block)[-3:]
@@ -192,12 +189,7 @@ def _interleave_rows(
     return drain
 
 
-def _schedule_drain(
-    sch: s_tir.Schedule,
-    drain: Block,
-    tiles: Loop,
-    dot: DotInstruction,
-) -> None:
+def _schedule_drain(sch: s_tir.Schedule, drain: Block, tiles: Loop, dot: DotInstruction) -> None:
     """Bring the accumulators of a tile into rows as soon as they are complete."""
     sch.reverse_compute_at(drain, tiles, preserve_unit_loops=True)
     rows, columns = sch.get_loops(drain)[-2:]

@@ -23,12 +23,7 @@ _READ, _INTO_L2, _DATA = 0, 2, 1  # operands of LLVM's prefetch
 
 
 def mark_panel_loop(
-    sch: s_tir.Schedule,
-    loop: Loop,
-    block: Block,
-    panel: int,
-    tiles: int,
-    runs: int = 1,
+    sch: s_tir.Schedule, loop: Loop, block: Block, panel: int, tiles: int, runs: int = 1
 ) -> None:
     """Say that a loop goes over column tiles and, inside them, over row tiles.
 

@@ -67,9 +67,7 @@ class GpuBuild:
 
 
 def build_for_gpu(
-    module: tvm.IRModule,
-    description: TargetDescription,
-    dump: Path | None = None,
+    module: tvm.IRModule, description: TargetDescription, dump: Path | None = None
 ) -> GpuBuild:
     """Build a module for a GPU, as `build_executable` does for a processor.
 

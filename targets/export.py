@@ -27,12 +27,7 @@ from .library_check import LibraryCheck, check_library
 from .linking import Tools, kept_in_memory, replacing, unwritable
 from .registry import check_runtime
 from .seal import seal_library
-from .weights import (
-    METADATA_ASSEMBLY,
-    METADATA_FILE,
-    weight_rows,
-    write_weights,
-)
+from .weights import METADATA_ASSEMBLY, METADATA_FILE, weight_rows, write_weights
 
 if TYPE_CHECKING:
     import tvm

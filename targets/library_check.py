@@ -63,11 +63,7 @@ class LibraryCheck:
 
 
 def check_library(
-    path: Path,
-    description: TargetDescription,
-    wanted: Sequence[str],
-    *,
-    required: bool = False,
+    path: Path, description: TargetDescription, wanted: Sequence[str], *, required: bool = False
 ) -> LibraryCheck:
     """Check the headers of a library, load it, and look up its symbols.
 

@@ -69,11 +69,7 @@ class _DLTensor(ctypes.Structure):
 
 
 class _DLManagedTensor(ctypes.Structure):
-    _fields_ = (
-        ("tensor", _DLTensor),
-        ("context", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    )
+    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
 _CODES = {"i": 0, "u": 1, "b": 6}  # kDLInt, kDLUInt, kDLBool

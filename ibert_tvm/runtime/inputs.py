@@ -127,9 +127,7 @@ def _integers(name: str, value: ArrayLike | None) -> np.ndarray:
         ) from error
     if array.dtype.kind not in "iub" and array.size > 0:
         raise InputError(
-            f"{name} has the wrong dtype",
-            why=f"it is {array.dtype}",
-            todo="give integers",
+            f"{name} has the wrong dtype", why=f"it is {array.dtype}", todo="give integers"
         )
     return array.astype(np.int64) if array.dtype.kind != "i" else array
 

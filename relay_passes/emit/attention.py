@@ -438,11 +438,7 @@ def _pack(
 
 
 def _sum_of_columns(
-    name: str,
-    shape: _Shape,
-    sizes: tuple[int, int],
-    packed: Callable[..., Expr],
-    bounds: Stage,
+    name: str, shape: _Shape, sizes: tuple[int, int], packed: Callable[..., Expr], bounds: Stage
 ) -> Stage:
     """Sum a packed operand along its depth by a product with rows of ones.
 
@@ -478,11 +474,7 @@ def _sum_of_columns(
 
 
 def _by_lanes(
-    shape: _Shape,
-    name: str,
-    x: Stage,
-    entry: Callable[..., Expr],
-    reduce: Callable[..., Expr],
+    shape: _Shape, name: str, x: Stage, entry: Callable[..., Expr], reduce: Callable[..., Expr]
 ) -> te.Tensor:
     """Reduce [batch, heads, rows, keys] along the keys, first by vector lane, then the lanes."""
     lanes = shape.layout.reduced_lanes

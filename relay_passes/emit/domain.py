@@ -103,10 +103,7 @@ class KernelDomain(KernelBlocks):
 
         if not self.layout.scalar:
             return self.sum(
-                name,
-                (rows,),
-                channels,
-                lambda row, k: short_layer_norm.square(deviation(row, k)),
+                name, (rows,), channels, lambda row, k: short_layer_norm.square(deviation(row, k))
             )
         squares = self._grouped_squares(rows, channels, x)
         if mean is None or total is None:

@@ -64,11 +64,7 @@ class GroupEmitter:
     """
 
     def __init__(
-        self,
-        layout: KernelLayout,
-        parameters: Mapping[str, np.ndarray],
-        bounds: Bounds,
-        batch: int,
+        self, layout: KernelLayout, parameters: Mapping[str, np.ndarray], bounds: Bounds, batch: int
     ) -> None:
         self.layout = layout
         self.parameters = parameters
@@ -180,10 +176,7 @@ def _products_read_by_runs(function: relax.Function) -> dict[relax.Var, relax.Ca
 
 
 def _run_of_product(
-    domain: KernelDomain,
-    product: relax.Call,
-    view: Any,
-    stages: Mapping[relax.Var, Any],
+    domain: KernelDomain, product: relax.Call, view: Any, stages: Mapping[relax.Var, Any]
 ) -> Stage:
     """A run of the columns of a product: the product with these rows of its weight."""
     operands = {name: stages[var] for name, var in operands_of(product).items()}

@@ -10,11 +10,4 @@ from . import released, rules
 from .driver import LoweredModel, lower_to_integer
 from .required_scales import Requirement, requirements
 
-__all__ = [
-    "LoweredModel",
-    "Requirement",
-    "lower_to_integer",
-    "released",
-    "requirements",
-    "rules",
-]
+__all__ = ["LoweredModel", "Requirement", "lower_to_integer", "released", "requirements", "rules"]

@@ -53,9 +53,7 @@ class LoweredModel(NamedTuple):
 
 
 def lower_to_integer(
-    module: tvm.IRModule,
-    parameters: Mapping[str, AnyArray],
-    table: QuantizationTable,
+    module: tvm.IRModule, parameters: Mapping[str, AnyArray], table: QuantizationTable
 ) -> LoweredModel:
     """Lower a canonical module to the integer dialect.
 

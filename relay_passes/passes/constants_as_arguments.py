@@ -14,13 +14,7 @@ from .share_kernels import nameless
 
 # These select code at compile time: of these operators the first operand alone may hold numbers.
 # Amounts of shifts to the right, of which every layer has its own, are numbers like others.
-_FIXED_AFTER_FIRST = (
-    tirx.LShift,
-    tirx.Div,
-    tirx.Mod,
-    tirx.FloorDiv,
-    tirx.FloorMod,
-)
+_FIXED_AFTER_FIRST = (tirx.LShift, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _ARITHMETIC = (MULTIPLY_ADD, Q15_MULTIPLY)
 _CALL = "relax.call_tir"
 _ROOT = "root"

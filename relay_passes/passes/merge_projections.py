@@ -11,14 +11,7 @@ from tvm import relax
 from .. import integer
 from ..dialect.calls import operands_of, with_attributes, with_operands
 from ..integer.relax_ops import is_integer_op, operator_of, traits_of
-from .program import (
-    IntegerProgram,
-    Rewriter,
-    bindings,
-    substitute,
-    variables,
-    with_live_parameters,
-)
+from .program import IntegerProgram, Rewriter, bindings, substitute, variables, with_live_parameters
 
 
 @dataclass(frozen=True)

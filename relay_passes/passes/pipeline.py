@@ -115,9 +115,7 @@ PHASES: tuple[Phase, ...] = (
     ),
     # On a GPU a launch costs more than computing the operands of a LayerNorm in its kernel.
     Phase(
-        "fuse_epilogues",
-        lambda run: FuseEpilogues(True, run.layout.run_columns),
-        (TargetKind.GPU,),
+        "fuse_epilogues", lambda run: FuseEpilogues(True, run.layout.run_columns), (TargetKind.GPU,)
     ),
     Phase("emit_kernels", lambda run: EmitKernels(run.layout, run.bounds)),
     # Where memory holds the code, its size counts more than a load per constant.

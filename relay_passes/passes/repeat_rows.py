@@ -10,13 +10,7 @@ from ..dialect.calls import operands_of, record_of, with_operands
 from ..integer.operators.channels import GatherChannels
 from ..integer.operators.tokens import Embedding
 from ..integer.relax_ops import calls, is_integer_op, traits_of
-from .program import (
-    IntegerProgram,
-    Rewriter,
-    bindings,
-    substitute,
-    with_live_parameters,
-)
+from .program import IntegerProgram, Rewriter, bindings, substitute, with_live_parameters
 
 
 class RepeatRows:

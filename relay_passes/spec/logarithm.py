@@ -17,15 +17,7 @@ from dataclasses import dataclass
 
 from ..errors import RangeError
 from .polynomial import check_scale
-from .values import (
-    Value,
-    bind,
-    clamp,
-    known,
-    maximum,
-    minimum,
-    shift_right_round,
-)
+from .values import Value, bind, clamp, known, maximum, minimum, shift_right_round
 
 LOG_BITS = 15
 """Fraction bits of the result, a logarithm to base 2."""

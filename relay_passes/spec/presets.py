@@ -104,12 +104,7 @@ ACCURATE = Preset(
 )
 """Better polynomials of the same cost, rounding instead of floors: the default."""
 
-PAPER = Preset(
-    name="paper",
-    gelu="i-erf",
-    exponential="polynomial",
-    softmax="normalised",
-)
+PAPER = Preset(name="paper", gelu="i-erf", exponential="polynomial", softmax="normalised")
 """The published formulas and constants, in widths that hold them."""
 
 RELEASED = Preset(

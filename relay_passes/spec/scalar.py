@@ -27,13 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from .arithmetic import Arithmetic
-from .q15 import (
-    floor_log2,
-    multiply_add,
-    normalised_reciprocal,
-    saturate,
-    square_root,
-)
+from .q15 import floor_log2, multiply_add, normalised_reciprocal, saturate, square_root
 from .ranged import Constant, Ranged
 from .widths import INT16, INT32
 

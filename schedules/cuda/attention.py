@@ -30,13 +30,7 @@ from ..stages import Leaf, NotElementwise, StageDefinition
 from ..tiles import without_tile
 from .attention_parts import CHUNK, FRAGMENT, AttentionParts, Score, reader
 from .runs import unpacked, unsaturated
-from .statements import (
-    address,
-    launch,
-    sequence,
-    serial,
-    unrolled,
-)
+from .statements import address, launch, sequence, serial, unrolled
 
 # The loops are C's, with a pragma; TVM would write them out.
 _KEEP_LOOPS = "pragma_unroll_explicit"
@@ -155,10 +149,7 @@ class _Kernel(AttentionParts):
             self.run("begin_results"),
             self._put_results(),
             self.run(
-                "store_results",
-                to,
-                tirx.const(self.result_stride(), "int32"),
-                self.valid_rows,
+                "store_results", to, tirx.const(self.result_stride(), "int32"), self.valid_rows
             ),
         ]
 
@@ -184,11 +175,7 @@ class _Kernel(AttentionParts):
         return [tirx.BufferStore(rows, value, [tirx.const(r, "int32")]) for r in range(2)]
 
     def _into(
-        self,
-        rows: tirx.Var,
-        stage: StageDefinition,
-        source: StageDefinition,
-        step: tirx.Expr | int,
+        self, rows: tirx.Var, stage: StageDefinition, source: StageDefinition, step: tirx.Expr | int
     ) -> tirx.Stmt:
         """Reduce what the lane has of its two rows."""
         combine = tirx.max if stage.combine == "max" else tirx.Add

@@ -275,11 +275,7 @@ class _Kernel:
         return [tirx.Bind(any_run, wanted), tirx.Bind(number, last)], [any_run < _const(count)]
 
     def _epilogue(
-        self,
-        row: tirx.Var,
-        number: tirx.Var,
-        entry: Callable[[tirx.Expr], tirx.Expr],
-        steady: bool,
+        self, row: tirx.Var, number: tirx.Var, entry: Callable[[tirx.Expr], tirx.Expr], steady: bool
     ) -> tuple[list[tirx.Stmt], tirx.Stmt]:
         """Everything behind the sums of one run, and what can be loaded before all rows.
 
@@ -298,11 +294,7 @@ class _Kernel:
         return early, epilogue
 
     def _loaded(
-        self,
-        row: tirx.Var,
-        number: tirx.Var,
-        entry: Callable[[tirx.Expr], tirx.Expr],
-        steady: bool,
+        self, row: tirx.Var, number: tirx.Var, entry: Callable[[tirx.Expr], tirx.Expr], steady: bool
     ) -> tuple[list[tirx.Stmt], tirx.Stmt]:
         product, graph = self.product, self.graph
         run = RunOfChannels(
@@ -323,12 +315,7 @@ class _Kernel:
         leaves[product.sums] = lambda _indices: entry(run.lane)
         results = [stage for stage in graph.stages.values() if stage.buffer in graph.outputs]
         outputs = Results(graph.evaluate(leaves), run, [row], results)
-        statements = [
-            *loads.declarations,
-            *loads.copies,
-            *outputs.declarations,
-            *outputs.entries,
-        ]
+        statements = [*loads.declarations, *loads.copies, *outputs.declarations, *outputs.entries]
         return [*of_columns.declarations, *of_columns.copies], sequence(statements)
 
 

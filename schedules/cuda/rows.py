@@ -121,9 +121,7 @@ class RowsRule(GpuRule):
         return func.with_body(_kernel(graph, rows, channels, scalars, results, tile))
 
 
-def _parts(
-    graph: StageGraph,
-) -> tuple[int, int, list[StageDefinition], list[StageDefinition]]:
+def _parts(graph: StageGraph) -> tuple[int, int, list[StageDefinition], list[StageDefinition]]:
     """Rows, channels, stages with one number per row, and results; or why it is no such kernel."""
     outputs = [stage for stage in graph.stages.values() if stage.buffer in graph.outputs]
     results = [stage for stage in outputs if not _is_number(stage)]

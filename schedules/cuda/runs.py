@@ -17,15 +17,7 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 
 from ..nodes import nodes_of, substituted
-from ..stages import (
-    SATURATE,
-    EarlyLoad,
-    Evaluation,
-    Leaf,
-    StageDefinition,
-    StageGraph,
-    narrows,
-)
+from ..stages import SATURATE, EarlyLoad, Evaluation, Leaf, StageDefinition, StageGraph, narrows
 from .statements import address, call, guarded, registers, serial, unrolled
 
 _WIDEST_ACCESS = 16

@@ -45,10 +45,7 @@ def value_packing_sources(lanes: int, depth: int, dtype: str = "int8") -> Source
 
     ``C[l, i] = A[i, l]``: the entries of `depth` tokens are interleaved.
     """
-    operands = {
-        "A": Operand((depth, lanes), dtype, ANY_ROWS),
-        "C": Operand((lanes, depth), dtype),
-    }
+    operands = {"A": Operand((depth, lanes), dtype, ANY_ROWS), "C": Operand((lanes, depth), dtype)}
     rows = ", ".join(f'A.vload([{row}, 0], dtype="{dtype}x{lanes}")' for row in range(depth))
     order = [row * lanes + lane for lane in range(lanes) for row in range(depth)]
     store = f"C.vstore([0, 0], T.Shuffle([{rows}], {order}))"

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from .registration import Operand, Sources, nest, sources_of
 
-_COMBINED = {
-    "max": ("T.max(C[0], {value})", "smax"),
-    "sum": ("C[0] + {value}", "add"),
-}
+_COMBINED = {"max": ("T.max(C[0], {value})", "smax"), "sum": ("C[0] + {value}", "add")}
 
 
 def reduction_sources(kind: str, lanes: int) -> Sources:

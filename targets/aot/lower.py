@@ -40,9 +40,7 @@ class LoweredKernel:
 
 
 def lower_kernels(
-    module: tvm.IRModule,
-    signatures: Mapping[str, KernelSignature],
-    description: TargetDescription,
+    module: tvm.IRModule, signatures: Mapping[str, KernelSignature], description: TargetDescription
 ) -> dict[str, LoweredKernel]:
     """Lower the kernels of a module.
 

@@ -49,10 +49,7 @@ def finalise(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
 
 
 def kernel_object(
-    symbol: str,
-    func: tirx.PrimFunc,
-    description: TargetDescription,
-    provided: Collection[str] = (),
+    symbol: str, func: tirx.PrimFunc, description: TargetDescription, provided: Collection[str] = ()
 ) -> tuple[bytes, tuple[str, ...]]:
     """Compile a kernel.
 

@@ -19,10 +19,7 @@ _FUNCTIONS = {
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _DIVIDE = "ibert_divide"
 _TYPES = ("int32", "int64")
-_WIDENED = {
-    **dict.fromkeys(("int8", "int16", "uint8", "uint16"), "int32"),
-    "uint32": "int64",
-}
+_WIDENED = {**dict.fromkeys(("int8", "int16", "uint8", "uint16"), "int32"), "uint32": "int64"}
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="ibert.LowerDivision")

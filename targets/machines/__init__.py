@@ -6,16 +6,7 @@ import importlib
 import pkgutil
 
 from .code import Function, Instruction, StackError, StackRules
-from .record import (
-    RUNTIMES,
-    BareMetal,
-    Driver,
-    Emulator,
-    FloatUse,
-    Linux,
-    Machine,
-    Toolchain,
-)
+from .record import RUNTIMES, BareMetal, Driver, Emulator, FloatUse, Linux, Machine, Toolchain
 
 __all__ = [
     "MACHINES",

@@ -40,9 +40,6 @@ X86_64 = Machine(
     system=Linux(
         names=("x86_64", "amd64"),
         runtimes=("tvm", "none"),
-        driver=Driver(
-            {"mcpu": "x86-64-v2", "mtriple": "x86_64-linux-gnu"},
-            V2_FEATURES,
-        ),
+        driver=Driver({"mcpu": "x86-64-v2", "mtriple": "x86_64-linux-gnu"}, V2_FEATURES),
     ),
 )

@@ -64,12 +64,7 @@ CORTEX_M0 = _microcontroller(
     microkernels=("muls.c",),
 )
 CORTEX_M3 = _microcontroller(
-    "cortex-m3",
-    "ARMv7-M: Cortex-M3",
-    "thumbv7m",
-    "mps2-an385",
-    dot=MLA,
-    microkernels=("mla.c",),
+    "cortex-m3", "ARMv7-M: Cortex-M3", "thumbv7m", "mps2-an385", dot=MLA, microkernels=("mla.c",)
 )
 CORTEX_M4 = _microcontroller(
     "cortex-m4",

@@ -186,12 +186,7 @@ class Session:
     # -- single kernels -----------------------------------------------------------------------
 
     def measure(
-        self,
-        kernel: str,
-        arrays: Arrays,
-        expected: Arrays,
-        milliseconds: float,
-        threads: int,
+        self, kernel: str, arrays: Arrays, expected: Arrays, milliseconds: float, threads: int
     ) -> list[float]:
         """Check a kernel of the library that was uploaded on its inputs, and time it.
 

@@ -110,19 +110,10 @@ class AttentionPool(AttentionPoolRule, CanonicalOperator):
     Transformer, https://arxiv.org/abs/1810.00825, section 3.2, with one seed vector.
     """
 
-    OPERANDS = (
-        Operand("scores", FLOAT, "b s H"),
-        Operand("v", FLOAT, "b s C"),
-        mask_operand(),
-    )
+    OPERANDS = (Operand("scores", FLOAT, "b s H"), Operand("v", FLOAT, "b s C"), mask_operand())
     RESULT = "b C"
 
-    def evaluate(
-        self,
-        scores: Floats,
-        v: Floats,
-        attention_mask: Ids | None = None,
-    ) -> Floats:
+    def evaluate(self, scores: Floats, v: Floats, attention_mask: Ids | None = None) -> Floats:
         if attention_mask is not None:
             scores = np.where((attention_mask != 0)[:, :, None], scores, -np.inf)
         least = np.finfo(np.float32).min

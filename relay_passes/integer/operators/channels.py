@@ -107,10 +107,7 @@ class GatherChannels(Operator):
     `ibert_tvm.relay_passes.passes.repeat_rows` has a linear layer compute it instead.
     """
 
-    OPERANDS = (
-        Operand("x", ("uint8", *DTYPES), "... C"),
-        Operand("channels", ("int32",), "N"),
-    )
+    OPERANDS = (Operand("x", ("uint8", *DTYPES), "... C"), Operand("channels", ("int32",), "N"))
     RESULT = "... N"
     KEEPS = "x"
     TRAITS = Traits(per_token=True)

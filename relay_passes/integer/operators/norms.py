@@ -90,11 +90,7 @@ class Rows(Generic[T]):
         )
 
     def normalised(
-        self,
-        function: Function,
-        numbers: tuple[T, ...],
-        constants: tuple[T, ...],
-        dtype: str,
+        self, function: Function, numbers: tuple[T, ...], constants: tuple[T, ...], dtype: str
     ) -> T:
         """Define the result by ``function(deviation, *numbers, *constants)``, these by channel.
 

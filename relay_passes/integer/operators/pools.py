@@ -117,10 +117,7 @@ class MeanPool(ScaledPool):
         tokens = Tokens(domain, **operands)
         total, count = tokens.sum(), tokens.count()
         reciprocal = domain.define(
-            "reciprocal",
-            tokens.shape[:1],
-            lambda b: pooling.reciprocal_of_count(count[b]),
-            "int32",
+            "reciprocal", tokens.shape[:1], lambda b: pooling.reciprocal_of_count(count[b]), "int32"
         )
         bounds = Ranged(*domain.bounds(tokens.x))
         return domain.define(

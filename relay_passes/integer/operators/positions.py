@@ -166,10 +166,7 @@ class DistanceProducts(Operator):
     num_heads: int
     shift: int
 
-    OPERANDS = (
-        Operand("x", ("int8",), "b s C"),
-        Operand("table", ("int16",), "C D"),
-    )
+    OPERANDS = (Operand("x", ("int8",), "b s C"), Operand("table", ("int16",), "C D"))
     TRAITS = Traits(takes_epilogue=False, reads_views=("x",))
     dtype = "int32"
 

@@ -20,10 +20,7 @@ from ..value import IntegerValue
 
 LINEAR = Need(operands=(MATMUL,))
 """The 8-bit form is read; the accumulator needs no entry of its own."""
-Bias = Callable[
-    [str, NDArray[np.floating], ActivationQuant, WeightQuant],
-    NDArray[np.int64],
-]
+Bias = Callable[[str, NDArray[np.floating], ActivationQuant, WeightQuant], NDArray[np.int64]]
 """Rounds a bias to units of the accumulator, with the input's zero point folded in; int64 [N].
 
 Takes the layer's name, the bias, the input's 8-bit form and the matrix."""

@@ -13,17 +13,7 @@ from ...canonical.operators.pools import (
 )
 from ...quantization_table import ActivationQuant
 from ..forms import Form, stored
-from ..rule import (
-    FACTOR_BY_CHANNEL,
-    MATMUL,
-    NATIVE,
-    PLAIN,
-    STREAM,
-    Need,
-    Node,
-    activation,
-    lowers,
-)
+from ..rule import FACTOR_BY_CHANNEL, MATMUL, NATIVE, PLAIN, STREAM, Need, Node, activation, lowers
 from ..value import IntegerValue
 from .attention import check_operand, context_factors
 

@@ -71,9 +71,7 @@ def prepend_tokens(node: Node[PrependTokens]) -> IntegerValue:
 
 
 @lowers(MaskTokens, ShiftTokens, SliceTokens, UnfoldTokens, need=PLAIN)
-def keep_entries(
-    node: Node[MaskTokens | ShiftTokens | SliceTokens | UnfoldTokens],
-) -> IntegerValue:
+def keep_entries(node: Node[MaskTokens | ShiftTokens | SliceTokens | UnfoldTokens]) -> IntegerValue:
     """Entries at other places, or 0 where there is none.
 
     Reads a form without a zero point, so that 0 is 0, and keeps its type and scale::

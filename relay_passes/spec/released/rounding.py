@@ -161,13 +161,7 @@ def wide_product(value: Value, multiplier: Value, split: int) -> Value:
 
 
 def requantise_even(
-    value: Value,
-    multiplier: Value,
-    shift: Value,
-    split: int,
-    zero_point: int,
-    low: int,
-    high: int,
+    value: Value, multiplier: Value, shift: Value, split: int, zero_point: int, low: int, high: int
 ) -> Value:
     """Requantise as released: ``clamp(round_even(q m / 2^e) + zero_point, low, high)``.
 
