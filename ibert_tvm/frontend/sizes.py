@@ -11,11 +11,16 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ibert_tvm.relay_passes.canonical import OPERATORS, canonical_calls, main_function, num_inputs
+from ibert_tvm.relay_passes.canonical import (
+    OPERATORS,
+    canonical_calls,
+    main_function,
+    num_inputs,
+    types_of,
+)
 from ibert_tvm.relay_passes.canonical.operators.attention import Attention
 from ibert_tvm.relay_passes.canonical.operators.positions import PositionIds
 from ibert_tvm.relay_passes.canonical.operators.tokens import Embedding
-from ibert_tvm.relay_passes.dialect.calls import types_of
 
 
 @dataclass(frozen=True)

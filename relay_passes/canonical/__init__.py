@@ -3,7 +3,7 @@
 Each operator is a record, one class in `ibert_tvm.relay_passes.canonical.operators`.
 """
 
-from ..dialect.calls import operands_of
+from ..dialect.calls import operands_of, types_of
 from ..dialect.distances import UNBOUNDED
 from . import build
 from .check import (
@@ -37,5 +37,6 @@ __all__ = [
     "num_inputs",
     "operands_of",
     "output_fields",
+    "types_of",
     "value_name",
 ]
