@@ -53,6 +53,8 @@ _UNLIMITED = 10**9
 """transformers writes 10^30 where a tokenizer has no limit."""
 _LONGEST_CUT = 8192
 """Tokens of a text that is made to be cut off."""
+_PROMPT = "query: "
+"""What `Encoder` puts before a text, as sentence-transformers does; any prompt shows that."""
 _ARRAYS = ("input_ids", "token_type_ids", "attention_mask")
 _OF_TASKS = ("query_length", "document_length", "query_expansion")
 _COPY_AGAIN = "copy the tokenizer files again"
@@ -315,8 +317,9 @@ def _compare_module(folder: Path, module: Any, stored: Tokenizer) -> None:
     """Refuse it too if a batch of sentence-transformers, with its own cut, has another row."""
     length = stored.model_max_length or PROBE_LENGTHS[0]
     beyond = ("word " * (length + 8),) if length <= _LONGEST_CUT else ()
-    for text in (*PROBES, *beyond):
-        batch = module.preprocess([text])
+    plain = [(text, text, None) for text in (*PROBES, *beyond)]
+    for text, given, prompt in (*plain, (f"{_PROMPT}{PROBES[0]}", PROBES[0], _PROMPT)):
+        batch = module.preprocess([given], prompt=prompt)
         made = {name: batch[name][0].tolist() for name in batch if name in _ARRAYS}
         found = probe_rows(stored, text, length)
         _check_same(folder, "sentence-transformers", made, found, text, length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ibert_tvm.verification import verify
 from ibert_tvm.verification.certificate import Check
 from ibert_tvm.verification.checks import check_tokenizer
 from tests.artefact.conftest import make_quantized
+from tests.cli.conftest import Outcome, ibert  # noqa: F401  (a fixture)
 from tests.runtime.conftest import VOCABULARY
 
 
@@ -64,6 +65,16 @@ def test_other_settings_are_named(settings: str, name: str) -> None:
     model = make_quantized()
     files = {**model.tokenizer, "tokenizer_config.json": settings.encode()}
     assert any(line.startswith(name) for line in checked(model, files).findings)
+
+
+def test_inspect_shows_the_digest(ibert: Callable[..., Outcome], tmp_path: Path) -> None:  # noqa: F811
+    model = make_quantized()
+    said = {**model.info.tokenizer_behaviour, "compared_with": "transformers 5"}
+    folder = replace(model, info=replace(model.info, tokenizer_behaviour=said))
+    shown = ibert("inspect", folder.save(tmp_path / "tiny.ibert")).stdout
+    assert f"sha256 {said['sha256'][:16]} over probe texts 1, as transformers 5 does" in " ".join(
+        shown.split()
+    )
 
 
 def test_what_is_missing_is_no_silent_pass(tmp_path: Path) -> None:
