@@ -16,6 +16,8 @@ from ibert_tvm.common.errors import DocumentError, UsageError
 from ibert_tvm.common.files import files_sha256
 from ibert_tvm.common.integrity import check_sealed
 from ibert_tvm.model.artefact import QuantizedModel
+from ibert_tvm.model.tokenization import Tokenizer
+from ibert_tvm.model.tokenizer_behaviour import behaviour
 from ibert_tvm.targets import get_target, pipeline
 from ibert_tvm.targets.aot import lower
 from ibert_tvm.targets.library_audit import audit_library, read_listing
@@ -102,6 +104,19 @@ def test_the_library_of_other_weights(libraries: dict[str, Path], tmp_path: Path
     moved = replace(model, info=info).save(tmp_path / "moved.ibert")
     failed = _failed(verify(libraries["none"], moved, inputs=4))
     assert failed == {"same bits": ("none.so was made from another source than moved.ibert",)}
+
+
+def test_the_library_of_another_tokenizer(folder: Path, tmp_path: Path) -> None:
+    """Two words exchanged, and every digest of the library and of its tokenizer made right."""
+    model = QuantizedModel.load(folder)
+    *words, one, other = model.tokenizer["vocab.txt"].splitlines()
+    files = {"vocab.txt": b"\n".join([*words, other, one])}
+    info = replace(model.info, tokenizer_behaviour=behaviour(Tokenizer(files)))
+    changed = replace(model, tokenizer=files, info=info)
+    path = ibert.compile(changed, "host", [(1, 8)], runtime="none").export(tmp_path / "other.so")
+    failed = _failed(verify(path, folder, inputs=2))
+    assert set(failed) == {"tokenizer"}
+    assert failed["tokenizer"][0].startswith("vocabulary: ")
 
 
 def test_a_planted_float(folder: Path, tmp_path: Path) -> None:
