@@ -24,9 +24,10 @@ _LIMITS = Settings(
         "texts": Option("--max-texts", min=1),
         "characters": Option("--max-characters", min=1),
         "body_bytes": Option("--max-body", min=1),
+        "connections": Option("--max-connections", min=1),
         "timeout_seconds": Option("--timeout", min=0.001),
     },
-    without=("stop_seconds",),
+    without=("head_bytes", "head_seconds", "stop_seconds"),
 )
 
 

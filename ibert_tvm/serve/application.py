@@ -23,6 +23,7 @@ from ..encoder import Encoder
 from ..model.scores import ranked_classes, ranked_documents
 from ..version import __version__
 from .batcher import ClosedError, OverloadedError, UnavailableError
+from .connections import refusals
 from .documents import (
     ClassifyRequest,
     EmbeddingsRequest,
@@ -104,8 +105,9 @@ def create_application(
     )
     application.state.service = service
 
-    def refused(status: int) -> None:
+    def refused(status: int, why: str) -> None:
         service.metrics.requests.labels("(refused)", str(status)).inc()
+        refusals.warning("a request was turned away: %s", why)
 
     application.add_middleware(Measured, metrics=service.metrics)
     # Added last, it comes first.

@@ -16,8 +16,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
+_SMALL_BODY = 65536
+"""Bytes of a body that is always waited for: clients send it with the headers."""
+_MOST_ARRIVING = 32
+"""Largest bodies that may be on their way at a time."""
+
 OPEN = ("/health",)
 """Paths that need no key, and are answered however many requests there are."""
+
+
+class _TooManyError(Exception):
+    """More bytes of bodies are on their way than memory is meant for."""
 
 
 class Gate:
@@ -32,7 +41,7 @@ class Gate:
     api_key
         Key that clients must send as ``Authorization: Bearer KEY``; None to ask for none.
     refused
-        Called with the status of every request that is turned away here.
+        Called with the status of every request that is turned away here, and the reason.
     """
 
     def __init__(
@@ -40,13 +49,14 @@ class Gate:
         application: Application,
         limits: Limits,
         api_key: str | None,
-        refused: Callable[[int], None],
+        refused: Callable[[int, str], None],
     ) -> None:
         self._application = application
         self._limits = limits
         self._key = None if api_key is None else f"Bearer {api_key}".encode()
         self._refused = refused
         self._running = 0
+        self._arriving = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one connection as ASGI asks for."""
@@ -63,13 +73,9 @@ class Gate:
             await self._too_large(send)
             return
         if self._running >= self._limits.requests:
-            await self._refuse(send, 429, "too many requests at a time; try again later")
+            await self._too_many(send)
             return
-        self._running += 1
-        try:
-            await self._pass(scope, receive, send)
-        finally:
-            self._running -= 1
+        await self._pass(scope, receive, send)
 
     async def _pass(self, scope: Message, receive: Receive, send: Send) -> None:
         """Read the body up to its limit, and only then let the application have it."""
@@ -78,7 +84,13 @@ class Gate:
         except asyncio.TimeoutError:
             await self._refuse(send, 408, "the request did not arrive in time")
             return
+        except _TooManyError:
+            await self._too_many(send)
+            return
         if content is None:
+            return
+        if self._running >= self._limits.requests:  # meanwhile
+            await self._too_many(send)
             return
         if len(content) > self._limits.body_bytes:
             await self._too_large(send)
@@ -88,24 +100,38 @@ class Gate:
         async def replay() -> Message:
             return body.pop() if body else await receive()
 
-        await self._application(scope, replay, send)
+        self._running += 1
+        try:
+            await self._application(scope, replay, send)
+        finally:
+            self._running -= 1
 
     async def _body(self, receive: Receive) -> bytes | None:
         """The body, or a beginning of it that is too large; None if the client has left."""
         content = bytearray()
-        while True:
-            message = await receive()
-            if message["type"] != "http.request":
-                return None
-            content += message.get("body", b"")
-            if not message.get("more_body", False) or len(content) > self._limits.body_bytes:
-                return bytes(content)
+        try:
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    return None
+                content += message.get("body", b"")
+                self._arriving += len(message.get("body", b""))
+                if not message.get("more_body", False) or len(content) > self._limits.body_bytes:
+                    return bytes(content)
+                large = len(content) > _SMALL_BODY
+                if large and self._arriving > _MOST_ARRIVING * self._limits.body_bytes:
+                    raise _TooManyError
+        finally:
+            self._arriving -= len(content)
+
+    async def _too_many(self, send: Send) -> None:
+        await self._refuse(send, 429, "too many requests at a time; try again later")
 
     async def _too_large(self, send: Send) -> None:
         await self._refuse(send, 413, f"a request has at most {self._limits.body_bytes} bytes")
 
     async def _refuse(self, send: Send, status: int, what: str) -> None:
-        self._refused(status)
+        self._refused(status, what)
         body = json.dumps(error_document(status, what)).encode()
         headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
         if status == 429:

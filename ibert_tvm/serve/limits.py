@@ -25,6 +25,13 @@ class Limits:
         Characters of a text: tokenizers take seconds for a million.
     body_bytes
         Bytes of a request.
+    connections
+        Connections at a time; one more ends the one that has asked nothing for longest.
+    head_bytes
+        Bytes of a request's headers.
+    head_seconds
+        Seconds until a new connection has sent the headers of a request, and until those of a next
+        request are complete once they begin.
     timeout_seconds
         Seconds until a request is given up with 503, and is not computed any more.
     stop_seconds
@@ -42,6 +49,9 @@ class Limits:
     texts: int = 512
     characters: int = 65536
     body_bytes: int = 2**20
+    connections: int = 1024
+    head_bytes: int = 65536
+    head_seconds: float = 10.0
     timeout_seconds: float = 60.0
     stop_seconds: float = 30.0
 

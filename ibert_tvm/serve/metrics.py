@@ -24,6 +24,7 @@ class Metrics:
         sizes = partial(Histogram, registry=self._registry, buckets=_SIZES)
         times = partial(Histogram, registry=self._registry, buckets=_SECONDS)
         self.requests = counter("ibert_requests", "Answered requests.", ["path", "status"])
+        self.ended = counter("ibert_ended_connections", "Connections that were ended.", ["reason"])
         self.seconds = times("ibert_request_seconds", "Time to the answer.", ["path"])
         self.texts = counter("ibert_texts", "Texts that were computed.", ["model"])
         self.tokens = counter("ibert_tokens", "Tokens that were computed.", ["model"])

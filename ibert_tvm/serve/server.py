@@ -9,6 +9,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType
 
 import uvicorn
@@ -16,6 +17,7 @@ import uvicorn
 from ..common.errors import IbertError, UsageError
 from ..encoder import Encoder
 from .application import create_application
+from .connections import Connection, Connections, Seldom, open_files
 from .limits import Limits
 from .models import Load, Service
 
@@ -137,16 +139,29 @@ def serve(
             address,
         )
     application = create_application(encoders, limits, api_key, workers, load)
+    service: Service = application.state.service
+    most, backlog = open_files(_BACKLOG)
+    connections = Connections(
+        limits,
+        min(limits.connections, most),
+        lambda why: service.metrics.ended.labels(why).inc(),
+    )
     config = uvicorn.Config(
         application,
+        http=partial(Connection, connections),  # type: ignore[arg-type]
+        ws="none",
+        backlog=backlog,
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=int(limits.stop_seconds),
     )
-    server = _Server(config, application.state.service, ready)
+    server = _Server(config, service, ready)
+    uvicorns, seldom = logging.getLogger("uvicorn.error"), Seldom()
     try:
+        uvicorns.addFilter(seldom)
         server.run(sockets=[opened])
     finally:
-        application.state.service.close()
+        uvicorns.removeFilter(seldom)
+        service.close()
     return server.server_state.total_requests

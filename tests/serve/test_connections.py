@@ -1,0 +1,215 @@
+"""Connections that ask nothing, too much, or too slowly: they end, and others are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.extras import needs
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n"
+
+
+class Site:
+    """A server with bounds: it answers the size of a body, once it may."""
+
+    def __init__(self, most: int, **limits: Any) -> None:
+        for package in ("uvicorn", "httptools"):
+            needs(package)
+        import uvicorn
+
+        from ibert_tvm.serve.connections import Connection, Connections
+        from ibert_tvm.serve.limits import Limits
+
+        self.ended: list[str] = []
+        self.may_answer: asyncio.Event | None = None
+        self.answer = b""
+        connections = Connections(Limits(**limits), most, self.ended.append)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self._application,
+                port=0,
+                lifespan="off",
+                log_config=None,
+                interface="asgi3",
+                timeout_graceful_shutdown=1,
+                http=partial(Connection, connections),  # type: ignore[arg-type]
+            )
+        )
+
+    async def _application(self, _scope: Any, receive: Any, send: Any) -> None:
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                return
+            size, more = size + len(message["body"]), message["more_body"]
+        if self.may_answer is not None:
+            await self.may_answer.wait()
+        body = self.answer or str(size).encode()
+        headers = [(b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def run(self, use: Callable[[Any], Awaitable[None]]) -> None:
+        """Run a coroutine that is given what opens connections."""
+
+        async def both() -> None:
+            running = asyncio.create_task(self._server.serve())
+            while not self._server.started:
+                await asyncio.sleep(0.01)
+            port = self._server.servers[0].sockets[0].getsockname()[1]
+            try:
+                await asyncio.wait_for(use(partial(asyncio.open_connection, "127.0.0.1", port)), 8)
+            finally:
+                self._server.should_exit = True
+                await running
+
+        asyncio.run(both())
+
+
+async def ask(open_: Any, content: bytes = GET) -> bytes:
+    reader, writer = await open_()
+    writer.write(content)
+    head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    return head
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """All until the connection ends."""
+    try:
+        return await reader.read()
+    except ConnectionError:  # what came before is kept
+        return bytes(reader._buffer)  # type: ignore[attr-defined]
+
+
+def test_idle_connections_make_room_and_a_request_is_finished() -> None:
+    site = Site(8)
+
+    async def use(open_: Any) -> None:
+        site.may_answer = asyncio.Event()
+        asked = asyncio.create_task(ask(open_))
+        await asyncio.sleep(0.05)
+        idle = [await open_() for _ in range(50)]
+        await asyncio.sleep(0.05)
+        assert site.ended == ["more than 8 connections"] * 43
+        assert await rest(idle[0][0]) == b""
+        site.may_answer.set()
+        assert (await asked).startswith(b"HTTP/1.1 200")
+        assert (await ask(open_)).startswith(b"HTTP/1.1 200")
+        for _, writer in idle:
+            writer.close()
+
+    site.run(use)
+
+
+async def slowly(writer: asyncio.StreamWriter, begin: bytes, content: bytes, pause: float) -> None:
+    writer.write(begin)
+    try:
+        while True:
+            writer.write(content)
+            await writer.drain()
+            await asyncio.sleep(pause)
+    except ConnectionError:
+        return
+
+
+@pytest.mark.parametrize(
+    ("begin", "content", "pause", "answer", "why"),
+    [
+        (b"", b"", 0.05, b"", "no request within 0.3 s"),
+        (b"GET / HTTP/1.1\r\nx: ", b"a", 0.05, b"HTTP/1.1 408", "no request within 0.3 s"),
+        (GET + b"GET", b"", 0.05, b"HTTP/1.1 200", "no request within 0.3 s"),
+        (b"GET /", b"a" * 1000, 0.01, b"HTTP/1.1 431", "headers of more than 9000 bytes"),
+        (b"GET / HTTP/1.1\r\nx: ", b"a" * 1000, 0.01, b"HTTP/1.1 431", "headers of more than"),
+        (b"GET / HTTP/1.1\r\n", b"x: y\r\n" * 100, 0.01, b"HTTP/1.1 431", "headers of more than"),
+        (POST + b"0\r\nx: ", b"a" * 1000, 0, b"", "headers of more than"),
+        (POST, b"1;" + b"a" * 1000 + b"\r\na\r\n", 0, b"", "headers of more than"),
+        (b"GET / HTTP/1.1\r\nx: " + b"a" * 9000 + b"\r\n\r\n", b"", 0.05, b"HTTP/1.1 400", ""),
+        (GET * 40, b"", 0.05, b"HTTP/1.1 400", ""),
+    ],
+)
+def test_what_becomes_no_request_ends(
+    begin: bytes, content: bytes, pause: float, answer: bytes, why: str
+) -> None:
+    site = Site(8, head_bytes=9000, head_seconds=0.3)
+
+    async def use(open_: Any) -> None:
+        if begin.startswith(GET * 2):
+            site.may_answer = asyncio.Event()
+        reader, writer = await open_()
+        sending = asyncio.create_task(slowly(writer, begin, content, pause))
+        assert (await rest(reader)).startswith(answer)
+        sending.cancel()
+        assert [one.startswith(why) for one in site.ended] == [True] * bool(why)
+        site.may_answer = None
+        assert (await ask(open_)).startswith(b"HTTP/1.1 200")
+
+    site.run(use)
+
+
+def test_an_answer_that_is_not_read_ends() -> None:
+    site = Site(8, timeout_seconds=0.3)
+    site.answer = b"a" * 2**25
+
+    async def use(open_: Any) -> None:
+        _, writer = await open_(limit=1)
+        writer.write(GET)
+        while not site.ended:
+            await asyncio.sleep(0.05)
+        assert site.ended == ["an answer that is not read"]
+        writer.close()
+
+    site.run(use)
+
+
+def test_what_is_allowed() -> None:
+    """Pipelined requests, large headers, small chunks, a body slower than headers."""
+    site = Site(8, head_bytes=9000, head_seconds=0.3)
+
+    async def use(open_: Any) -> None:
+        reader, writer = await open_()
+        writer.write(GET * 8)
+        for _ in range(8):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            assert await reader.readexactly(1) == b"0"
+        writer.write(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nx: ")
+        for _ in range(8):
+            writer.write(b"a" * 1000)
+            await asyncio.sleep(0.01)
+        writer.write(b"\r\n\r\n")
+        for _ in range(5):
+            writer.write(b"1\r\na\r\n" * 2000)
+            await asyncio.sleep(0.1)
+        writer.write(b"0\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert await reader.readexactly(5) == b"10000"
+        writer.close()
+        assert not site.ended
+
+    site.run(use)
+
+
+def test_what_happens_often_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    for package in ("uvicorn", "httptools"):
+        needs(package)
+    from ibert_tvm.serve.connections import Seldom
+
+    logger, seldom = logging.getLogger("tests.seldom"), Seldom()
+    logger.addFilter(seldom)
+    for number in range(300):
+        logger.warning("it happened %s", "again" if number % 3 else "once")
+    seldom._seen = {text: (last - 60, count) for text, (last, count) in seldom._seen.items()}
+    logger.warning("it happened %s", "once")
+    assert caplog.messages == [
+        "it happened once",
+        "it happened again",
+        "it happened once (99 times more before)",
+    ]
