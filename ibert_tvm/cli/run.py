@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ..runtime import IntegerOutput, Library
-
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _REAL = " or ".join(REAL_INPUTS)
 
@@ -75,6 +73,7 @@ def command(
     import numpy as np
 
     from ..common.files import check_writable, write_file
+    from ..encoder.readings import run_and_read
     from ..runtime.library_file import read_metadata
 
     address = board.address
@@ -115,16 +114,12 @@ def command(
 
             stack.enter_context(progress(f"loading on {address}"))
             loaded = stack.enter_context(load_remote(library, address, threads, board.rpc_timeout))
-        if given is None:
-            results = loaded.run_texts(items or [], dequantize=False)
-        else:
-            results = loaded.run(**given, dequantize=False)
-        labels = _labels(loaded, results)
+        results, reading, found = run_and_read(loaded, items, given)
         used = loaded.device
     document: JsonDict = {"library": str(library), "outputs": {}}
     document |= {"device": used} if address is None else {"board": str(address)}
     lines = []
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, result in results.items():
         values = arrays[name] = result.values if integers else result.dequantize()
         described = {"dtype": str(values.dtype), "shape": list(values.shape)}
@@ -135,9 +130,11 @@ def command(
             lines.append(_preview(values))
         if integers:
             arrays[f"{name}.scale"] = np.array(result.scale)
-    if labels:
-        document["labels"] = labels
-        lines += [f"text {index}: {label}" for index, label in enumerate(labels)]
+    if reading is not None:
+        document[reading.name] = found
+        lines += [f"text {index}: {reading.shown(each)}" for index, each in enumerate(found)]
+        if reading.name == "classes" and any(len(each) > 1 for each in found):  # one is a score
+            document["labels"] = [classes[0]["label"] for classes in found]
     if output is not None:
         with write_file(output) as temporary, temporary.open("wb") as stream:
             # An open file, because savez appends .npz to any other name.
@@ -216,16 +213,6 @@ def _bad_inputs(path: Path, why: str) -> UsageError:
         f"each [batch, length]; or with "
         + " or ".join(f"{name} [batch, {real.axes}]" for name, real in REAL_INPUTS.items()),
     )
-
-
-def _labels(library: Library, results: dict[str, IntegerOutput]) -> list[str]:
-    """Name of the winning class of each row, for a model that classifies sequences."""
-    names = library.metadata.info.id2label
-    for record in library.metadata.outputs:
-        if record.kind == "logits" and len(names) > 1:  # one is a score
-            winners = results[record.name].values.argmax(axis=-1)
-            return [names.get(int(winner), str(int(winner))) for winner in winners]
-    return []
 
 
 def _preview(values: NDArray[np.generic]) -> str:

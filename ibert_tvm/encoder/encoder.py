@@ -23,21 +23,16 @@ from ..model.scores import (
     normalized,
     ranked_classes,
     ranked_documents,
-    softmax,
 )
-from ..model.spans import LONGEST_ANSWER, Span, best_span, no_answer
+from ..model.spans import LONGEST_ANSWER, WINDOW, best_answer
 from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library
 from .batches import Part, Text, run_batches
-from .entities import STRATEGIES, TaggedToken, entities, tagged_tokens
-from .prepared import Options, prepared_library
+from .entities import STRATEGIES, tagged_text
 from .progress import progress_bar
 from .tensors import tensor_of
 
 _logger = logging.getLogger(__name__)
-
-_WINDOW = 384
-"""Tokens of question and context, as models of question answering are trained."""
 
 
 class Encoder:
@@ -107,6 +102,8 @@ class Encoder:
                     todo="leave head out, or give the model folder",
                 )
             if path.is_dir() or is_source(path):
+                from .prepared import Options, prepared_library  # brings the compiler along
+
                 path = prepared_library(path, Options(target, head, max_seq_length))
             self.library = load_library(path, num_threads=num_threads, device=device)
         metadata = self.library.metadata
@@ -443,24 +440,15 @@ class Encoder:
         name = self.output_name("tag")
         check_choice("aggregation_strategy", aggregation_strategy, STRATEGIES)
         items = [texts] if isinstance(texts, str) else _listed(texts)
-        windows = [
-            (text, window)
-            for text, item in enumerate(items)
-            for window in self.tokenizer.windows(item, self.max_seq_length)
-        ]
-        tokens: list[list[TaggedToken]] = [[] for _ in items]
-        for (text, window), logits in zip(
-            windows, self._run_windows([w for _, w in windows], name, batch_size), strict=True
-        ):
-            tokens[text] += tagged_tokens(
-                window,
-                softmax(logits),
-                self.library.metadata.info.label,
-                aggregation_strategy,
-                self.tokenizer.continued(window, items[text]),
+        windows = [self.tokenizer.windows(item, self.max_seq_length) for item in items]
+        logits = iter(self._run_windows([w for each in windows for w in each], name, batch_size))
+        label = self.library.metadata.info.label
+        results = [
+            tagged_text(
+                text, own, [next(logits) for _ in own], self.tokenizer, label, aggregation_strategy
             )
-        grouped = aggregation_strategy != "none"
-        results = [entities(text, t, grouped) for text, t in zip(items, tokens, strict=True)]
+            for text, own in zip(items, windows, strict=True)
+        ]
         return results[0] if isinstance(texts, str) else results
 
     def answer(
@@ -505,31 +493,10 @@ class Encoder:
             If a text is no text or empty, or the question leaves no room for the context.
         """
         name = self.output_name("answer")
-        length = min(max_seq_len or _WINDOW, self.max_seq_length)
+        length = min(max_seq_len or WINDOW, self.max_seq_length)
         windows = self.tokenizer.question_windows((question, context), length, doc_stride)
-        found: list[Span] = []
-        none = 1.0
-        for window, logits in zip(
-            windows, self._run_windows(windows, name, batch_size), strict=True
-        ):
-            span = best_span(window, logits, max_answer_len)
-            found += [] if span is None else [span]
-            none = min(none, no_answer(window, logits))
-        if not found:
-            raise InputError(
-                "the context holds no answer",
-                why="the tokenizer makes no token of it",
-                todo="give a context of words",
-            )
-        best = max(found, key=lambda span: span.score)
-        if handle_impossible_answer and none > best.score:
-            best = Span(none, 0, 0)
-        return {
-            "answer": context[best.start : best.end],
-            "score": best.score,
-            "start": best.start,
-            "end": best.end,
-        }
+        logits = self._run_windows(windows, name, batch_size)
+        return best_answer(context, windows, logits, max_answer_len, handle_impossible_answer)
 
     def score_function(self, method: str, chosen: str | None = None) -> str | None:
         """What makes scores of logits.

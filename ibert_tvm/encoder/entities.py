@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.strict_json import JsonDict
-from ..model.tokenization import Window
+from ..model.scores import softmax
+from ..model.tokenization import Tokenizer, Window
 
 OUTSIDE = "O"
 
@@ -85,6 +86,43 @@ def tagged_tokens(
         start, end = window.offsets[places[0]][0], window.offsets[places[-1]][1]
         found.append(TaggedToken(name(int(row.argmax())), float(row.max()), start, end))
     return found
+
+
+def tagged_text(
+    text: str,
+    windows: Sequence[Window],
+    logits: Sequence[NDArray[np.float32]],
+    tokenizer: Tokenizer,
+    name: Callable[[int], str],
+    strategy: str = "simple",
+) -> list[JsonDict]:
+    """Entities of a text that was tagged window by window.
+
+    Parameters
+    ----------
+    text
+        The text.
+    windows
+        All of its tokens.
+    logits
+        [tokens, classes] of each window.
+    tokenizer
+        Says which tokens continue a word.
+    name
+        Name of a class by its number.
+    strategy
+        One of `STRATEGIES`.
+
+    Returns
+    -------
+    list of dict
+        As `entities` returns.
+    """
+    tokens: list[TaggedToken] = []
+    for window, rows in zip(windows, logits, strict=True):
+        continued = tokenizer.continued(window, text)
+        tokens += tagged_tokens(window, softmax(rows), name, strategy, continued)
+    return entities(text, tokens, strategy != "none")
 
 
 def entities(text: str, tokens: Sequence[TaggedToken], grouped: bool) -> list[JsonDict]:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.errors import InputError
+from ..common.strict_json import JsonDict
 from .tokenization import Window
 
 LONGEST_ANSWER = 15
 """Most tokens of an answer by default, as in transformers' pipeline."""
+WINDOW = 384
+"""Most tokens of question and context by default, likewise: as these models are trained."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,54 @@ def best_span(
     while last + 1 < len(window.ids) and _one_word(window, text, last, last + 1):
         last += 1
     return Span(score, window.offsets[first][0], window.offsets[last][1])
+
+
+def best_answer(
+    context: str,
+    windows: Sequence[Window],
+    logits: Sequence[NDArray[np.float32]],
+    longest: int = LONGEST_ANSWER,
+    impossible: bool = False,
+) -> JsonDict:
+    """The best span of all windows.
+
+    Parameters
+    ----------
+    context
+        The second text of the windows.
+    windows
+        Question and context.
+    logits
+        [tokens, 2] of each window.
+    longest
+        Most tokens of an answer.
+    impossible
+        Give an empty answer where none is more likely in every window than the best span.
+
+    Returns
+    -------
+    dict
+        ``answer``, ``score``, ``start`` and ``end``, characters of the context.
+
+    Raises
+    ------
+    InputError
+        If no window holds a token of the context.
+    """
+    pairs = list(zip(windows, logits, strict=True))
+    spans = [best_span(window, rows, longest) for window, rows in pairs]
+    found = [span for span in spans if span is not None]
+    if not found:
+        raise InputError(
+            "the context holds no answer",
+            why="the tokenizer makes no token of it",
+            todo="give a context of words",
+        )
+    best = max(found, key=lambda span: span.score)
+    if impossible:
+        none = min(no_answer(window, rows) for window, rows in pairs)
+        best = Span(none, 0, 0) if none > best.score else best
+    return {"answer": context[best.start : best.end], **asdict(best)}
 
 
 def no_answer(window: Window, logits: NDArray[np.float32]) -> float:

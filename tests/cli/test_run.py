@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ibert_tvm import Encoder
+from tests.encoder.small_encoders import tiny
 from tests.runtime.conftest import VOCABULARY, TinyModel
 
 from .conftest import Outcome, Refused
@@ -69,6 +71,26 @@ def test_output_for_people(ibert: Callable[..., Outcome], library: Path) -> None
     assert (outcome.code, outcome.stderr) == (0, "")
     assert "embedding: int32 [1, 4], scale 0.25\n" in outcome.stdout
     assert np.array2string(expected) in outcome.stdout
+
+
+def test_scores_and_entities_are_those_of_the_encoder(
+    ibert: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    path = tiny("classes").build(tmp_path / "classes.so")
+    outcome = ibert("run", path, "--text", "big world", "--text", "small", "--json")
+    with Encoder(path) as encoder:
+        expected = encoder.classify(["big world", "small"], top_k=None)
+    assert outcome.document["classes"] == expected
+    assert outcome.document["labels"] == [classes[0]["label"] for classes in expected]
+    shown = ibert("run", path, "--text", "big world").stdout
+    best = ", ".join(f"{each['label']} {each['score']:.4f}" for each in expected[0][:3])
+    assert f"text 0: {best}\n" in shown
+    one = ibert("run", tiny("score").build(tmp_path / "one.so"), "--text", "big", "--json").document
+    assert one["classes"][0][0]["label"] == "LABEL_0" and "labels" not in one
+    path = tiny("tokens").build(tmp_path / "tokens.so")
+    found = ibert("run", path, "--text", "small big world", "--json").document["entities"]
+    with Encoder(path) as encoder:
+        assert found == encoder.tag(["small big world"])
 
 
 def test_truncation_is_a_warning_on_stderr(ibert: Callable[..., Outcome], library: Path) -> None:
