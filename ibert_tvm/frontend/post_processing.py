@@ -113,6 +113,14 @@ def read_post_processing(
     }
 
 
+def class_names(config: JsonObject) -> dict[int, str]:
+    """Names of the classes in a ``config.json``, by number; empty where it has none."""
+    labels = config.get("id2label")
+    pairs = labels.items() if isinstance(labels, Mapping) else ()
+    numbered = ((str(key), str(name)) for key, name in pairs)
+    return dict(sorted((int(k), name) for k, name in numbered if k.isdecimal() and len(k) < 10))
+
+
 def stated_activation(config: JsonObject, settings: JsonObject) -> str | None:
     """The function that sentence-transformers' CrossEncoder reads, its newest place first."""
     older = config.get("sentence_transformers")
@@ -143,8 +151,7 @@ def _activation(config: JsonObject, settings: JsonObject, where: str) -> str | N
 
 def _thresholds(config: JsonObject) -> dict[str, float]:
     """Least scores of classes, as one number, one for each class, or by name."""
-    labels = config.get("id2label")
-    names = [str(label) for label in labels.values()] if isinstance(labels, Mapping) else []
+    names = list(class_names(config).values())
     said = config.get("thresholds", config.get("threshold"))
     if isinstance(said, Mapping):
         found = {name: said[name] for name in names if name in said}

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
+from ..model.scores import FUNCTIONS
+
 Item = TypeVar("Item")
 MOST_ITEMS = 65536
 """Elements of a list."""
@@ -24,7 +26,7 @@ Truncate = Annotated[
 ]
 Function = Annotated[
     str | None,
-    Field(description="softmax, sigmoid, none, tanh or relu, in the place of the model's own."),
+    Field(description=f"One of {', '.join(FUNCTIONS)}, in the place of the model's own."),
 ]
 PromptName = Annotated[
     str | None, Field(description="Name of the model's prompt to put before every text or query.")

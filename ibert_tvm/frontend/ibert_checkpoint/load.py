@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from ...common.strict_json import JsonObject
 from ...model.heads import HEADS, PooledTokens
 from ..errors import ModelSourceError
 from ..hf_folder import HfFolder
+from ..post_processing import check_scores, class_names
 from ..report import Folding, ImportReport
 from .canonical import build_canonical, head_shapes, shapes
 from .config import IbertConfig
@@ -61,7 +61,6 @@ def load_ibert(folder: HfFolder, head: str | None, verify: bool) -> CanonicalMod
         If the float model differs from transformers'.
     """
     from ..finish import described
-    from ..post_processing import check_scores
     from .verify import float_folder
 
     head = head or folder.default_head
@@ -218,10 +217,8 @@ def _shift(name: str, buffer: Any) -> int:
 
 
 def _id2label(document: JsonObject, labels: int) -> dict[int, str]:
-    named = document.get("id2label")
-    if not isinstance(named, Mapping) or len(named) != labels:
-        return {index: f"LABEL_{index}" for index in range(labels)}
-    return {int(key): str(value) for key, value in named.items()}
+    named = class_names(document)
+    return named if len(named) == labels else {i: f"LABEL_{i}" for i in range(labels)}
 
 
 def _notes(quantization: IbertQuantization) -> tuple[str, ...]:

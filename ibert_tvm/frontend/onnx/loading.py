@@ -15,7 +15,7 @@ from ..finish import described
 from ..folder_files import MAX_BYTES, MAX_DEPTH
 from ..hf_folder import given_tokenizer, padding_id
 from ..model import CanonicalModel
-from ..post_processing import check_scores, read_post_processing
+from ..post_processing import check_scores, class_names, read_post_processing
 from ..qdq.importing import import_quantised_onnx_model
 from ..qdq.qoperator import is_quantised
 from ..request import Request
@@ -65,7 +65,7 @@ def load_onnx(file: Path, request: Request) -> CanonicalModel:
         head=request.head,
         inputs=inputs,
         pad_token_id=pad,
-        id2label=_labels(config),
+        id2label=class_names(config),
         image_size=request.image_size or _image_size(config),
         verify=request.verify,
     )
@@ -119,10 +119,3 @@ def _image_size(config: JsonObject) -> tuple[int, ...] | None:
     ):
         return None
     return (planes, *sides)
-
-
-def _labels(config: JsonObject) -> dict[int, str]:
-    labels = config.get("id2label")
-    if not isinstance(labels, dict):
-        return {}
-    return {int(key): str(value) for key, value in labels.items() if key.isdecimal()}
