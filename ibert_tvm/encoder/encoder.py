@@ -15,7 +15,6 @@ from ..common.errors import InputError, LibraryError, UsageError, check_choice
 from ..common.types import Array
 from ..frontend.sources import is_source
 from ..model.heads import KINDS, heads_with, kinds_of
-from ..model.model_info import PROMPTS
 from ..model.scores import (
     FUNCTIONS,
     LATE,
@@ -269,11 +268,15 @@ class Encoder:
 
     def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
         """As `encode`, with the model's prompt ``query`` where it has one and none is chosen."""
-        return self._encode_with(PROMPTS["query"], sentences, options)
+        return self._encode_with("query", sentences, options)
 
     def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """As `encode`, with the prompt ``document``, ``passage`` or ``corpus``, likewise."""
-        return self._encode_with(PROMPTS["document"], sentences, options)
+        """As `encode`, with the prompt ``document``, likewise.
+
+        A prompt of another name, as ``passage``, is used where it is chosen only: so does the
+        method of sentence-transformers.
+        """
+        return self._encode_with("document", sentences, options)
 
     def similarity(self, one: Any, other: Any, function: str | None = None) -> NDArray[np.float32]:
         """Compare every vector with every other, as sentence-transformers does.
@@ -544,12 +547,11 @@ class Encoder:
         return self.post_processing.thresholds
 
     def _encode_with(
-        self, names: Sequence[str], sentences: str | Sequence[str], options: dict[str, Any]
+        self, name: str, sentences: str | Sequence[str], options: dict[str, Any]
     ) -> Any:
         if options.get("prompt") is None and options.get("prompt_name") is None:
-            name = next((name for name in names if name in self.prompts), None)
             # No prompt at all where the model has none of that name: not the default one.
-            options = {**options, "prompt_name": name, "prompt": None if name else ""}
+            options = {**options, "prompt": self.prompts.get(name, "")}
         return self.encode(sentences, **options)
 
     def prompt_text(self, prompt: str | None = None, name: str | None = None) -> str:

@@ -15,8 +15,17 @@ from ..common.strict_json import JsonDict, JsonObject
 from .errors import ModelSourceError
 from .folder_files import inside, read_json, weight_files
 
-POOLINGS = ("cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken")
-"""Modes of pooling, in the order in which the vectors of several are joined."""
+_POOLING_KEYS = {
+    "cls": "_token",
+    "max": "_tokens",
+    "mean": "_tokens",
+    "mean_sqrt_len": "_tokens",
+    "weightedmean": "_tokens",
+    "lasttoken": "",
+}
+"""How keys of older folders end, by mode, in the order in which their vectors are joined."""
+POOLINGS = (*_POOLING_KEYS,)
+"""Modes of pooling."""
 
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
 """Functions of a dense layer: classes of ``torch.nn``, looked up here and never imported."""
@@ -37,6 +46,20 @@ _TRANSFORMER_SETTINGS = (
     "xlnet",
 )
 """Names of sentence-transformers' settings of a transformer, in its order of looking."""
+
+_OUTPUTS = {
+    "feature-extraction": ("last_hidden_state", "token_embeddings"),
+    "fill-mask": ("logits", "token_embeddings"),
+    _CLASSIFICATION: ("logits", "scores"),
+}
+"""Tasks of a transformer, with the output that it takes and the name that this is given."""
+
+_ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs")
+_HARMLESS = {
+    *("attn_implementation", "dtype", "torch_dtype", "revision", "trust_remote_code"),
+    *("unpad_inputs", "use_cache", "use_memory_efficient_attention"),
+}
+"""Those that change how a transformer is computed, and not what."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +165,16 @@ def transformer_place(folder: Path, modules: Any) -> Path:
     Raises
     ------
     ModelSourceError
-        If the document is no list of modules, or names a place outside of the folder.
+        If the document is no list of modules, names a place outside of the folder, or lists no
+        transformer where there is none beside it.
     """
-    for kind, place, _ in _modules(folder, modules):
+    listed = _modules(folder, modules)
+    for kind, place, _ in listed:
         if kind in ("Transformer", "MLMTransformer"):
             return place
+    if listed and not (folder / "config.json").is_file():
+        why = "it comes first, and only a Transformer has a form"
+        raise _refused(listed[0][0], str(folder / "modules.json"), why)
     return folder
 
 
@@ -163,8 +191,8 @@ def transformer_settings(folder: Path) -> JsonDict:
     place = transformer_place(folder, read_json(folder / "modules.json", folder, [{}]))
     for name in _TRANSFORMER_SETTINGS:
         file = place / f"sentence_{name}_config.json"
-        if file.is_file():
-            settings: JsonDict = read_json(file, folder)
+        settings: JsonDict = read_json(file, folder) if file.is_file() else {}
+        if settings:  # an empty one counts as none
             return settings
     return {}
 
@@ -200,14 +228,14 @@ def read_pipeline(folder: Path, modules: Any) -> Pipeline:
         late |= package == "pylate"
         if kind in ("Transformer", "MLMTransformer"):
             transformers += 1
-            task = _task(place)
+            task = _task(folder)
             masked_lm = kind == "MLMTransformer" or task == "fill-mask"
             if transformers > 1 or steps:
                 raise _refused(kind, where, "it is not the first module, and the only transformer")
         elif kind == "Pooling":
             if pooled:
                 raise _refused(kind, where, "a module before it has pooled the tokens already")
-            steps.append(_pooling(folder, place))
+            steps.append(_pooling(place))
             pooled = True
         elif kind == "SpladePooling":
             steps.append(_splade(place, masked_lm and not steps))
@@ -246,13 +274,25 @@ def _modules(folder: Path, modules: Any) -> list[tuple[str, Path, str]]:
     return result
 
 
-def _task(place: Path) -> str:
-    """What newer folders say that their transformer computes."""
-    file = place / "sentence_bert_config.json"
-    task = read_json(file, place).get("transformer_task") if file.is_file() else None
-    if task not in (None, "feature-extraction", "fill-mask", _CLASSIFICATION):
-        raise _refused("Transformer", str(file), f"its task is {task!r}")
-    return str(task or "feature-extraction")
+def _task(folder: Path) -> str:
+    """What newer folders say that their transformer computes, with no other output than usual."""
+    settings = transformer_settings(folder)
+    task = settings.get("transformer_task") or "feature-extraction"
+    taken, given = _OUTPUTS.get(str(task), ("", ""))
+    text = (settings.get("modality_config") or {}).get("text", {})
+    found: dict[str, tuple[Any, set[Any]]] = {
+        "task": (task, {*_OUTPUTS}),
+        "module_output_name": (settings.get("module_output_name"), {None, given}),
+        "method_output_name": (text.get("method_output_name"), {None, taken}),
+        "method": (text.get("method"), {None, "forward"}),
+    }
+    for name, (value, known) in found.items():
+        if value not in known:
+            raise _refused("Transformer", str(folder), f"its {name} is {value!r}")
+    for name in _ARGUMENTS:
+        if changed := sorted({*(settings.get(name) or ())} - _HARMLESS):
+            raise _refused("Transformer", str(folder), f"its {name} set {', '.join(changed)}")
+    return str(task)
 
 
 def _refused(what: str, where: str, why: str) -> ModelSourceError:
@@ -264,33 +304,29 @@ def _refused(what: str, where: str, why: str) -> ModelSourceError:
     )
 
 
-def _pooling(folder: Path, place: Path) -> Pooling:
+def _pooling(place: Path) -> Pooling:
     file = place / "config.json"
     config = _config(place)
-    named = config.get("pooling_mode")
-    found = [str(name) for name in named] if isinstance(named, list) else []
-    found += [named] if isinstance(named, str) else []
-    found += [
-        key.removeprefix("pooling_mode_")
-        for key, value in config.items()
-        if key.startswith("pooling_mode_") and value is True
-    ]
-    modes = {name.removesuffix("_tokens").removesuffix("_token") for name in found}
-    if not modes or not modes <= {*POOLINGS}:
+    named = config.get("pooling_mode")  # if it is there, older keys do not count
+    chosen = {f"pooling_mode_{mode}{suffix}": mode for mode, suffix in _POOLING_KEYS.items()}
+    found = [mode for key, mode in chosen.items() if config.get(key)] if named is None else named
+    names = found if isinstance(found, list) else [found]
+    modes = tuple(str(name).removesuffix("_tokens") for name in names)
+    if not modes or not {*modes} <= {*POOLINGS}:
         raise ModelSourceError(
             f"the sentence embedding pools by {', '.join(sorted(modes)) or 'nothing'}",
             where=str(file),
             why=f"there are these modes: {', '.join(POOLINGS)}",
             todo=_INSTEAD,
         )
-    if config.get("include_prompt", True) is not True and _has_prompts(folder):
+    if config.get("include_prompt", True) is not True:
         raise ModelSourceError(
             "the pooling leaves the tokens of prompts out",
             where=str(file),
             why="include_prompt is false, and the compiled model does not know which they are",
             todo=_INSTEAD,
         )
-    return Pooling(tuple(mode for mode in POOLINGS if mode in modes))
+    return Pooling(modes)
 
 
 def _splade(place: Path, of_logits: bool) -> Splade:
@@ -378,8 +414,3 @@ def pipeline_settings(folder: Path) -> JsonDict:
     file = folder / "config_sentence_transformers.json"
     settings: JsonDict = read_json(file, folder) if file.is_file() else {}
     return settings
-
-
-def _has_prompts(folder: Path) -> bool:
-    prompts = pipeline_settings(folder).get("prompts")
-    return isinstance(prompts, dict) and any(prompts.values())

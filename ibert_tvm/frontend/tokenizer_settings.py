@@ -146,20 +146,16 @@ SETTINGS = (
     ),
     Setting(
         SENTENCE,
-        ("transformer_task", "modality_config", "module_output_name", "unpad_inputs"),
+        (
+            *("transformer_task", "modality_config", "module_output_name", "unpad_inputs"),
+            *("model_args", "model_kwargs", "config_args", "config_kwargs"),
+        ),
         "read as a part of the model",
         "read as a part of the model",
         lambda key, value, _: key != "modality_config" or {*value} <= {"text"},
     ),
     Setting(
         SENTENCE, ("query_length", "document_length", "query_expansion"), _WARNED, _WARNED, _always
-    ),
-    Setting(
-        SENTENCE,
-        ("model_args", "model_kwargs", "config_args", "config_kwargs"),
-        IGNORED,
-        IGNORED,
-        _always,
     ),
     Setting(
         SENTENCE,

@@ -294,9 +294,10 @@ def wrap(model: Any, head: str | None, after: SentenceHead | None = None) -> Mod
     # Encoders alone may have the configuration of both.
     main = str(getattr(model, "main_input_name", "input_ids"))
     pair = getattr(model.config, "is_encoder_decoder", False) and "decoder_input_ids" in takes
-    if pair and head == "none" and main in REAL_INPUTS:
-        # The two read inputs of different kinds, so that this can only mean the encoder.
-        return wrap(model.get_encoder(), head)
+    if pair and (after is not None or (head == "none" and main in REAL_INPUTS)):
+        # Modules follow an encoder alone; and where the two read inputs of different kinds, the
+        # encoder is what can be meant.
+        return wrap(model.get_encoder(), head, after)
     if pair:
         raise ModelSourceError(
             f"{type(model).__name__} is an encoder-decoder",

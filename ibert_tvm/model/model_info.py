@@ -44,10 +44,6 @@ REAL_INPUTS = {
 """The inputs that are given as real numbers, float32 [batch, axes], each alone."""
 
 
-PROMPTS = {"query": ("query",), "document": ("document", "passage", "corpus")}
-"""What models call their prompts for queries, and for what is searched; the first that is there."""
-
-
 @dataclass(frozen=True)
 class OutputInfo:
     """One output of a model.

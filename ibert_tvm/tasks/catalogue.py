@@ -12,7 +12,7 @@ import numpy as np
 
 from ..common.errors import UsageError
 from ..model.heads import kinds_of
-from ..model.model_info import PROMPTS, ModelInfo
+from ..model.model_info import ModelInfo
 from ..model.scores import SIMILARITIES, normalized
 from .answers import exact_match, predicted_answer, token_f1
 from .beir import read_beir
@@ -241,8 +241,8 @@ def _retrieval(samples: Retrieval, side: Side, options: Options) -> Measures:
         prompt = next((prompts[name] for name in names if name in prompts), "")
         return known.finished(side.outputs([prompt + text for text in texts.values()]))
 
-    documents = vectors(samples.documents, PROMPTS["document"])
-    queries = vectors(samples.queries, PROMPTS["query"])
+    documents = vectors(samples.documents, ("document", "passage", "corpus"))
+    queries = vectors(samples.queries, ("query",))
     judged = [
         (ranking, samples.relevance[query])
         for query, ranking in zip(

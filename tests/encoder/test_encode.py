@@ -113,7 +113,8 @@ def test_prompts_are_put_before_texts(messages: Messages, encoder: Make) -> None
     np.testing.assert_array_equal(tiny.encode("world", prompt_name="query"), small)
     np.testing.assert_array_equal(tiny.encode(["world"], prompt="small ")[0], small)
     np.testing.assert_array_equal(tiny.encode_query("world"), small)
-    np.testing.assert_array_equal(tiny.encode_document("world"), big)
+    np.testing.assert_array_equal(tiny.encode_document("world"), none)  # it is called passage
+    np.testing.assert_array_equal(tiny.encode_document("world", prompt_name="passage"), big)
     np.testing.assert_array_equal(tiny.encode_document("world", prompt=""), none)
     with messages.raises(UsageError):
         tiny.encode("world", prompt_name="quest")

@@ -16,6 +16,8 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 40,
 }
 ROBERTA = {**SIZES, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "type_vocab_size": 1}
+DISTILBERT = {"vocab_size": 61, "dim": 32, "n_heads": 4, "hidden_dim": 48}
+DISTILBERT |= {"max_position_embeddings": 40}
 
 CONFIGS: dict[str, Any] = {
     "bert": lambda **kw: hf.BertConfig(**{**SIZES, **kw}),
@@ -24,15 +26,7 @@ CONFIGS: dict[str, Any] = {
     "camembert": lambda **kw: hf.CamembertConfig(**{**ROBERTA, **kw}),
     "electra": lambda **kw: hf.ElectraConfig(**{**SIZES, "embedding_size": 16, **kw}),
     "distilbert": lambda num_hidden_layers=2, **kw: hf.DistilBertConfig(
-        **{
-            "vocab_size": 61,
-            "dim": 32,
-            "n_layers": num_hidden_layers,
-            "n_heads": 4,
-            "hidden_dim": 48,
-            "max_position_embeddings": 40,
-            **kw,
-        }
+        **{**DISTILBERT, "n_layers": num_hidden_layers, **kw}
     ),
 }
 USABLE_LENGTH = {"roberta": 38, "xlm-roberta": 38, "camembert": 38}

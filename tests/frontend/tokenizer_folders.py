@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import models, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from ibert_tvm.frontend.source_tokenizer import PROBES
 
@@ -36,30 +36,43 @@ def words(
     return place
 
 
-def many_words(texts: Iterable[str]) -> list[str]:
+def many_words(texts: Iterable[str], special: Sequence[str] = SPECIAL) -> list[str]:
     """A vocabulary that has all characters of some texts, and their words of few letters."""
     found: dict[str, None] = {}
     for text in texts:
         for word in (*text.split(), *text.lower().split()):
-            found |= dict.fromkeys([word] if word.isalnum() and len(word) < 8 else [])
+            found |= dict.fromkeys([word] if word.isalnum() and len(word) < 10 else [])
             found |= dict.fromkeys([*word, *(f"##{character}" for character in word)])
-    return [*SPECIAL, *(word for word in found if word not in SPECIAL)]
+    return [*special, *(word for word in found if word not in special)]
 
 
 def pairs_of_bytes(
-    place: Path, settings: Mapping[str, Any], model_type: str = "roberta", size: int = 300
+    place: Path,
+    settings: Mapping[str, Any],
+    model_type: str = "roberta",
+    size: int = 300,
+    special: Sequence[str] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+    template: str | None = None,
 ) -> Path:
-    """RoBERTa's vocab.json and merges.txt."""
+    """RoBERTa's vocab.json and merges.txt; or with a template of a text, a tokenizer.json."""
     fast = FastTokenizer(models.BPE())
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=size, special_tokens=special, initial_alphabet=alphabet
+        vocab_size=size, special_tokens=list(special), initial_alphabet=alphabet
     )
     fast.train_from_iterator(SENTENCES, trainer)
     _settings(place, model_type, settings)
-    fast.model.save(str(place))
+    if template is None:
+        fast.model.save(str(place))
+        return place
+    fast.decoder = decoders.ByteLevel()
+    fast.post_processor = processors.TemplateProcessing(
+        single=template,
+        pair=f"{template} {template.replace('$A', '$B')}",
+        special_tokens=[(token, fast.token_to_id(token)) for token in special],
+    )
+    fast.save(str(place / "tokenizer.json"))
     return place
 
 

@@ -71,6 +71,7 @@ def row_places(channels: int) -> NDArray[np.int64]:
     rows = [np.full(channels, centre)]
     for reach in (1, 60, centre, centre, centre):
         rows.append(centre + random.integers(-reach, reach + 1, channels))
+    rows.append(2 * centre - rows[-1])  # so that every channel is once above 0, as ReLU needs
     rows[_TINY][:2] = centre - 1, centre + 1  # never all the same
     return np.stack(rows)
 
