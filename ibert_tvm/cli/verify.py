@@ -12,7 +12,13 @@ from .options import AtLeastOne, Board, address_of
 from .result import CommandResult
 
 # About what each takes, with weights of 22 million parameters.
-_SHARES = {"digests": 1, "no floating point": 4, "intervals": 8, "same bits": 20}
+_SHARES = {
+    "digests": 1,
+    "made from the model": 8,
+    "no floating point": 4,
+    "intervals": 8,
+    "same bits": 20,
+}
 
 
 def command(
@@ -21,6 +27,7 @@ def command(
     model: Path | None = None,
     inputs: AtLeastOne = 8,
     emulate: bool = False,
+    database: Path | None = None,
     rpc: Annotated[str | None, Option(metavar="HOST:PORT", rich_help_panel=Board.panel)] = None,
     rpc_key: Annotated[str | None, Option(rich_help_panel=Board.panel)] = None,
     output: Path = Path("verify.json"),
@@ -41,6 +48,8 @@ def command(
         How many random inputs to compare.
     emulate
         Run a package, or a library without runtime, in its emulator.
+    database
+        Of a tuned library: the measurements that it was compiled with.
     rpc
         Work on a board: its RPC server, or a tracker.
     rpc_key
@@ -87,6 +96,7 @@ def command(
             progress=line.step,
             address=address,
             advance=line.advance,
+            database=database,
         )
     document = certificate.to_json()
     with write_file(report) as temporary:

@@ -267,6 +267,8 @@ def compile(
     metadata = _metadata(quantized, program, description, module, shapes)
     tuning = {} if tuned is None else {"tuning": tuned.report()}
     metadata |= tuning
+    if emit != "objects":
+        metadata["emit"] = emit
     executable = bare = device = None
     on_gpu: JsonDict = {}
     with phase("build"):

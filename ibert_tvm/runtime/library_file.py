@@ -196,7 +196,8 @@ def _read_sections(file: Path) -> tuple[bytes, int]:
                 )
             if metadata["sh_size"] > _MAX_METADATA:
                 raise _damaged(file, f"its metadata has {metadata['sh_size']} bytes")
-            return metadata.data(), int(weights["sh_size"])
+            stream.seek(metadata["sh_offset"])  # as it is: nothing of ours is compressed
+            return stream.read(metadata["sh_size"]), int(weights["sh_size"])
     except OSError as error:
         raise _damaged(file, str(error.strerror or error)) from error
     except (ELFError, *_UNFORESEEN) as error:

@@ -69,10 +69,10 @@ class TunedKernels:
         return None if best.tile == default else best.tile
 
     def report(self) -> dict[str, object]:
-        """What was found: ``database``, ``hits``, ``misses``, and one entry per kernel."""
+        """Name of the ``database``, ``hits``, ``misses``, and one entry per kernel."""
         hits = sum(row["tuned"] for row in self.kernels)
         return {
-            "database": str(self.database.folder),
+            "database": self.database.folder.name,
             "hits": hits,
             "misses": len(self.kernels) - hits,
             "kernels": self.kernels,

@@ -15,6 +15,7 @@ from ..model.artefact import QuantizedModel
 from .certificate import Certificate, Check
 from .checks import Advance, check_intervals, check_same_bits, check_tokenizer, one_line
 from .compiled import Compiled, CompiledLibrary, CompiledPackage
+from .derivation import check_derived
 from .inputs import random_batches
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def verify(
     progress: Progress = lambda _: None,
     address: Address | None = None,
     advance: Advance = lambda _done, _total: None,
+    database: Path | None = None,
 ) -> Certificate:
     """Check an artefact.
 
@@ -55,6 +57,8 @@ def verify(
         Run a library on that board.
     advance : callable
         Called while bits are compared, with how many inputs are done and how many there are.
+    database
+        The measurements that a library was compiled with.
 
     Returns
     -------
@@ -90,7 +94,7 @@ def verify(
             if package:
                 compiled = CompiledPackage(path, emulate, Path(scratch))
             elif path.is_file():
-                compiled = CompiledLibrary(path, emulate, address)
+                compiled = CompiledLibrary(path, emulate, address, database)
             else:
                 quantized = QuantizedModel.load(path)
         except (ArtefactError, LibraryError) as error:
@@ -110,15 +114,14 @@ def verify(
             Check("digests", compiled.facts),
             *check_tokenizer(compiled.info, compiled.tokenizer, quantized),
         ]
+        progress("made from the model")
+        checks.append(check_derived(compiled, quantized, Path(scratch)))
         progress("no floating point")
         checks += compiled.code()
         batches = list(random_batches(quantized.info, compiled.shapes, inputs, seed))
         progress("intervals")
         checks.append(check_intervals(quantized, batches))
         progress("same bits")
-        found = ""
-        if compiled.source_sha256 != quantized.info.source_sha256:
-            found = f"{path.name} was made from another source than {model.name}"
         with ExitStack() as stack:
             try:
                 where, run = stack.enter_context(compiled.running(quantized))
@@ -126,10 +129,10 @@ def verify(
                 if address is not None:  # no certificate of a board that was not reached
                     raise
                 why = "; ".join(filter(None, (error.what, error.why, error.todo)))
-                checks.append(Check("same bits", {}, (found,) if found else (), why))
+                checks.append(Check("same bits", {}, (), why))
             else:
                 on = {"on": where}
-                checks.append(check_same_bits(quantized, batches, run, on, found, advance))
+                checks.append(check_same_bits(quantized, batches, run, on, advance))
     return Certificate(path.name, digest, files_sha256([model / MANIFEST]), tuple(checks))
 
 

@@ -86,7 +86,6 @@ def check_same_bits(
     batches: list[Batch],
     run: Run,
     facts: JsonObject,
-    found: str,
     advance: Advance,
 ) -> Check:
     """Compare code with the reference.
@@ -102,8 +101,6 @@ def check_same_bits(
         or fails is a finding.
     facts : mapping
         Where it runs.
-    found
-        A first finding, or nothing.
     advance : callable
         Called with how many inputs are done, and how many there are.
 
@@ -114,7 +111,7 @@ def check_same_bits(
         target that passes.
     """
     digest = hashlib.sha256()
-    findings = [found] if found else []
+    findings: list[str] = []
     for index, (rows, tokens, given) in enumerate(batches):
         expected = evaluate_integers(model, given)
         try:

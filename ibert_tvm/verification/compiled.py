@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,18 +29,18 @@ class Compiled(ABC):
 
     Attributes
     ----------
+    path
+        The file or folder.
     facts : dict
         Of the check of its digests.
-    source_sha256
-        Of the source of the model that it was compiled from.
     info
         What it says of that model.
     shapes
         Rows and tokens that it was compiled for.
     """
 
+    path: Path
     facts: JsonDict
-    source_sha256: str
     info: ModelInfo
     shapes: list[tuple[int, int]]
 
@@ -49,6 +51,22 @@ class Compiled(ABC):
     @abstractmethod
     def code(self) -> list[Check]:
         """Check that its machine code computes without floating point."""
+
+    @abstractmethod
+    def made_again(self, model: QuantizedModel, scratch: Path) -> Path:
+        """Compile a model with this artefact's options into a folder."""
+
+    @abstractmethod
+    def document(self, path: Path) -> JsonDict:
+        """What an artefact of this kind says of itself, a JSON document."""
+
+    def wrong_weights(self, other: Path) -> list[str]:
+        """Say which weights differ from those of another artefact with the same document."""
+        return []
+
+    def wrong_parts(self, other: Path) -> list[str]:
+        """Say which parts of a file differ from those of another one."""
+        return []
 
     @abstractmethod
     def running(self, model: QuantizedModel) -> AbstractContextManager[tuple[str, Run]]:
@@ -66,15 +84,20 @@ class CompiledLibrary(Compiled):
         Run it under the emulator of its target.
     address : ibert_tvm.targets.rpc.Address, optional
         Run it on that board.
+    database
+        The measurements that it was compiled with.
     """
 
-    def __init__(self, path: Path, emulate: bool, address: Address | None) -> None:
+    def __init__(
+        self, path: Path, emulate: bool, address: Address | None, database: Path | None
+    ) -> None:
         from ..runtime.library_file import read_metadata
 
-        self._emulate, self._address = emulate, address
+        self.path, self._emulate, self._address = path, emulate, address
+        self._database = database
         self._metadata = read_metadata(path)
         self.facts = {"bytes": self._metadata.file_bytes}
-        self.source_sha256, self.info = self._metadata.source_sha256, self._metadata.info
+        self.info = self._metadata.info
         self.shapes = [(f.batch, f.seq_len) for f in self._metadata.functions]
 
     def tokenizer(self) -> dict[str, bytes] | None:
@@ -110,6 +133,53 @@ class CompiledLibrary(Compiled):
             checks.append(Check("no floating point on the GPU", facts, findings))
         return checks
 
+    def made_again(self, model: QuantizedModel, scratch: Path) -> Path:
+        from ..compiler import compile as compile_model
+        from ..runtime.emulated_engine import target_of
+
+        metadata = self._metadata
+        made = compile_model(
+            model,
+            target_of(metadata).name,
+            self.shapes,
+            runtime=metadata.runtime,
+            emit=str(self.document(self.path).get("emit", "objects")),
+            database=self._database,
+            prefix=metadata.prefix if metadata.runtime == "none" else None,
+        )
+        # A library of the machine that compiled it calls its target "host".
+        target = {**made.metadata["target"], "name": metadata.target["name"]}
+        return replace(made, metadata={**made.metadata, "target": target}).export(
+            scratch / "again.so"
+        )
+
+    def document(self, path: Path) -> JsonDict:
+        from ..runtime.library_file import METADATA_SECTION
+
+        content: JsonDict = json.loads(_sections(path).get(METADATA_SECTION, "{}"))
+        return content
+
+    def wrong_weights(self, other: Path) -> list[str]:
+        from ..runtime.library_file import WEIGHTS_SECTION
+
+        ours, theirs = (_sections(path).get(WEIGHTS_SECTION, b"") for path in (self.path, other))
+        if ours == theirs:
+            return []
+        wrong = [
+            f"the weights {row.name}"
+            for row in self._metadata.parameters
+            for part in [slice(row.offset, row.offset + row.num_bytes)]
+            if ours[part] != theirs[part]
+        ]
+        return [f"{name} are not the model's" for name in wrong or ["bytes between the weights"]]
+
+    def wrong_parts(self, other: Path) -> list[str]:
+        ours, theirs = _sections(self.path), _sections(other)
+        if not ours:
+            return ["headers of its sections are damaged"]
+        wrong = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
+        return [f"section {name} differs" for name in wrong] or ["headers or padding differ"]
+
     @contextmanager
     def running(self, model: QuantizedModel) -> Iterator[tuple[str, Run]]:
         from ..runtime import load_library
@@ -121,6 +191,25 @@ class CompiledLibrary(Compiled):
             return
         with load_remote(self._metadata.path, self._address) as library:
             yield str(self._address), _integers_of(library)
+
+
+def _sections(path: Path) -> dict[str, bytes]:
+    """Bytes of a library's sections in the file, by their names; empty if its headers are odd."""
+    from ..targets.elf import opened
+
+    content = path.read_bytes()
+    try:
+        with opened(content) as elf:
+            places = {
+                section.name: slice(section["sh_offset"], section["sh_offset"] + section["sh_size"])
+                for section in elf.iter_sections()
+                if section["sh_type"] != "SHT_NOBITS"
+            }
+    except Exception:  # pyelftools raises many classes for what headers can hold
+        return {}
+    if sum(place.stop - place.start for place in places.values()) > 2 * len(content):
+        return {}  # sections of a linker do not overlap
+    return {name: content[place] for name, place in places.items()}
 
 
 def _integers_of(library: Any) -> Run:
@@ -149,13 +238,12 @@ class CompiledPackage(Compiled):
         from ..targets import get_target
         from ..targets.bare_metal import read_package
 
-        self._path, self._emulate, self._scratch = path, emulate, scratch
+        self.path, self._emulate, self._scratch = path, emulate, scratch
         document = read_package(path)
         self._document = document
         self._description = get_target(str(document["target"]["name"]))
         self._objects: tuple[Path, ...] = ()
         self.facts = {"manifest": MANIFEST}
-        self.source_sha256 = str(document["source_sha256"])
         self.info = package_metadata(path, document).info
         self.shapes = [(int(f["batch"]), int(f["seq_len"])) for f in document["functions"]]
 
@@ -164,7 +252,7 @@ class CompiledPackage(Compiled):
 
         work = self._scratch / "objects"
         work.mkdir()
-        audit = audit_package(self._path, self._document, self._description, work)
+        audit = audit_package(self.path, self._document, self._description, work)
         self._objects = audit.objects
         facts: JsonDict = {
             "instructions": audit.instructions,
@@ -174,6 +262,25 @@ class CompiledPackage(Compiled):
             "outside": list(audit.outside),
         }
         return [Check("no floating point", facts, audit.findings[:MOST_FINDINGS])]
+
+    def made_again(self, model: QuantizedModel, scratch: Path) -> Path:
+        from ..compiler import compile as compile_model
+        from ..targets.bare_metal.options import PackageOptions
+
+        document, options = self._document, PackageOptions(str(self._document["emit"]))
+        made = compile_model(
+            model,
+            self._description.name,
+            self.shapes,
+            emit=options.kernels,
+            prefix=str(document["prefix"]),
+        )
+        return made.export(scratch / "again", options)
+
+    def document(self, path: Path) -> JsonDict:
+        from ..targets.bare_metal import read_package
+
+        return read_package(path)
 
     @contextmanager
     def running(self, model: QuantizedModel) -> Iterator[tuple[str, Run]]:
@@ -187,7 +294,7 @@ class CompiledPackage(Compiled):
             )
         document, description, size = self._document, self._description, model.info.image_size
         names = FileNames(str(document["prefix"]))
-        header = (self._path / names.header).read_text(encoding="utf-8")
+        header = (self.path / names.header).read_text(encoding="utf-8")
         folder = self._scratch / "firmware"
         folder.mkdir()
         linked: dict[int, Path] = {}

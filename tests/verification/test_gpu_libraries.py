@@ -120,6 +120,7 @@ def test_on_the_stand_in(folder: Path, tmp_path: Path) -> None:
     build(QuantizedModel.load(folder), "t4", [(1, 8)], path)
     certificate: Certificate = verify(path, folder, inputs=3)
     failed = {check.name: check.findings for check in certificate.checks if check.findings}
+    assert failed.pop("made from the model")
     why = "the device code cannot be read: it does not begin as an image of CUDA does"
     assert failed == {"no floating point on the GPU": (why,)}
     assert certificate.complete and certificate.checks[-1].passed
