@@ -35,6 +35,8 @@ _INSTEAD = "import with head='none' and compute the rest outside of the compiled
 _LARGEST = 2**20
 _CLASSIFICATION = "sequence-classification"
 """Task of a reranker, whose scores nothing follows."""
+_IDLE = ("Dropout", "MultiVectorMask")
+"""Modules that change no vector; the second chooses tokens whose vectors are compared."""
 
 _TRANSFORMER_SETTINGS = (
     "bert",
@@ -242,8 +244,8 @@ def read_pipeline(folder: Path, modules: Any) -> Pipeline:
             pooled = True
         elif kind in _READERS:
             steps += _READERS[kind](place, pooled)
-        elif kind != "Dropout":
-            known = ", ".join(("Pooling", "SpladePooling", "Dropout", *_READERS))
+        elif kind not in _IDLE:
+            known = ", ".join(("Pooling", "SpladePooling", *_IDLE, *_READERS))
             raise _refused(kind, where, f"only these can follow a transformer: {known}")
     if not transformers:
         raise _refused("modules.json", where, "it lists no transformer")

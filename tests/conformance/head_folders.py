@@ -7,16 +7,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.folders import Folder, pairs_of_bytes, pieces, words
+from tests.conformance.folders import (
+    Folder,
+    albert_pieces,
+    modern_pairs,
+    mpnet_words,
+    pairs_of_bytes,
+    pieces,
+    words,
+)
 
 WITHOUT_TYPES = {"model_input_names": ["input_ids", "attention_mask"]}
 """Settings of tokenizers that feed no token types, as many of DistilBERT and of rerankers."""
+MODERN = {"tokenizer_class": "PreTrainedTokenizerFast", **WITHOUT_TYPES}
+MODERN |= {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "mask", "unk")}
 DISENTANGLED = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 LENGTH = 96
 """Tokens that texts are cut off at."""
 _TOKENIZERS: dict[str, Callable[..., Path]] = {
     "roberta": pairs_of_bytes,
     "xlm-roberta": pieces,
+    "albert": albert_pieces,
+    "modernbert": modern_pairs,
+    "mpnet": mpnet_words,
     "deberta-v2": partial(
         pieces, file="spm.model", special=(("[PAD]", 3), ("[CLS]", 3), ("[SEP]", 3), ("[UNK]", 2))
     ),
@@ -43,7 +56,7 @@ def with_head(
             "head": head,
             "config": {**room, **labels, **(config or {})},
             "settings": {"model_max_length": LENGTH, **(settings or {})},
-            "saved": tokenizer not in (words, pairs_of_bytes),
+            "saved": tokenizer not in (words, mpnet_words, pairs_of_bytes),
             **options,
         }
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ import transformers
 
 from ibert_tvm import Encoder
 from ibert_tvm.adapters.transformers import IbertModel, pipeline
-from ibert_tvm.frontend.source_tokenizer import PROBES
+from ibert_tvm.model.tokenizer_behaviour import PROBES
+from tests.conformance.evaluated import float_encoder
 
-_TOLERANCE = 0.15
-"""Of a score, relative to the spread of all scores."""
+_TOLERANCE, _EXACT = 0.1, 0.003
+"""Of a score, relative to the spread of all scores: of integers, and before they are quantised."""
 QUERY = "Who sat on the mat?"
 DOCUMENTS = (
     "The cat sat on the mat.",
@@ -54,11 +56,19 @@ QUESTION = "Where does the cat sit?"
 CONTEXT = "The cat, called Unbelievable-Tom, sat on Ms. Miller's mat in New York; 42 dogs barked. "
 
 
-def close(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Compare scores of integers with those of floats."""
-    assert found.shape == wanted.shape
-    limit = _TOLERANCE * max(np.ptp(wanted), 0.5)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=limit)
+def close(
+    outputs: Callable[[Encoder], np.ndarray],
+    encoder: Encoder,
+    exact: Encoder,
+    wanted: np.ndarray,
+) -> np.ndarray:
+    """Compare outputs of integers, and those before they were quantised; return the former."""
+    spread = max(np.ptp(wanted), 1.0)
+    for each, tolerance in ((exact, _EXACT), (encoder, _TOLERANCE)):
+        found = outputs(each)
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * spread)
+    return found
 
 
 def same_ids(tokenizer: Any, encoder: Encoder, texts: Sequence[Any], length: int) -> None:
@@ -81,9 +91,10 @@ def ranks(folder: Path, encoder: Encoder) -> None:
     assert source.max_seq_length == encoder.max_seq_length
     same_ids(source.tokenizer, encoder, PAIRS, encoder.max_seq_length)
     wanted = source.predict(PAIRS, activation_fn=torch.nn.Identity())
-    found = encoder.classify(PAIRS, top_k=None, function="none")
-    logits = np.array([score["score"] for (score,) in found])
-    close(logits, wanted)
+    exact = float_encoder(folder)
+    logits = close(_logits_of(PAIRS), encoder, exact, wanted[:, None])[:, 0]
+    order = [entry["corpus_id"] for entry in source.rank(QUERY, [*DOCUMENTS])]
+    assert [entry["corpus_id"] for entry in exact.rerank(QUERY, DOCUMENTS)] == order
     result = encoder.rerank(QUERY, DOCUMENTS)
     ranked = [entry["corpus_id"] for entry in result]
     scores = source.activation_fn(torch.from_numpy(np.sort(logits)[::-1].copy())).tolist()
@@ -101,8 +112,8 @@ def classes_of_pairs(folder: Path, encoder: Encoder) -> None:
 
     source = CrossEncoder(str(folder), device="cpu", local_files_only=True)
     same_ids(source.tokenizer, encoder, PAIRS, encoder.max_seq_length)
-    found = _scores(encoder.classify(PAIRS, top_k=None, function="none"), encoder.labels)
-    close(found, source.predict(PAIRS, activation_fn=torch.nn.Identity()))
+    wanted = source.predict(PAIRS, activation_fn=torch.nn.Identity())
+    close(_logits_of(PAIRS), encoder, float_encoder(folder), wanted)
     classes(folder, encoder, [pair for pair in PAIRS if len(pair[1]) < 100])
 
 
@@ -114,7 +125,8 @@ def classes(folder: Path, encoder: Encoder, texts: Sequence[Any] = REVIEWS) -> N
     labels = tuple(source.model.config.id2label.values())
     assert encoder.labels == labels
     wanted = _scores(source(given, function_to_apply="none"), labels)
-    close(_scores(encoder.classify(texts, top_k=None, function="none"), labels), wanted)
+    exact = float_encoder(folder)
+    close(_logits_of(texts), encoder, exact, wanted)
     _with_integers(source, encoder, "classify")
     for top_k in (None, 1, 2):
         wanted = source(given, top_k=top_k)
@@ -128,14 +140,12 @@ def entities(folder: Path, encoder: Encoder) -> None:
     """A token classification pipeline: words, places, labels, scores and groups."""
     source = transformers.pipeline("token-classification", str(folder), device="cpu")
     same_ids(source.tokenizer, encoder, SENTENCES, encoder.max_seq_length)
+    exact = float_encoder(folder)
     for text in SENTENCES:
         tokens = source.tokenizer(text, return_tensors="pt")
         with torch.no_grad():
             wanted = source.model(**tokens).logits.numpy()
-        given = {
-            record.name: tokens[record.name].numpy() for record in encoder.library.metadata.inputs
-        }
-        close(encoder.library.run(**given)[encoder.output_name("tag")], wanted)
+        close(partial(_output, tokens, "tag"), encoder, exact, wanted)
     _with_integers(source, encoder, "tag")
     adapted = pipeline("token-classification", encoder)
     for strategy in ("none", "simple", "first", "average", "max"):
@@ -165,14 +175,14 @@ def answers(folder: Path, encoder: Encoder) -> None:
     tokens = tokenizer(QUESTION, CONTEXT, truncation=True, max_length=length, return_tensors="pt")
     with torch.no_grad():
         result = model(**tokens)
-    given = {r.name: tokens[r.name].numpy() for r in encoder.library.metadata.inputs}
-    found = encoder.library.run(**given)[encoder.output_name("answer")]
-    close(found, torch.stack([result.start_logits, result.end_logits], -1).numpy())
+    wanted = torch.stack([result.start_logits, result.end_logits], -1).numpy()
+    exact = float_encoder(folder)
+    close(partial(_output, tokens, "answer"), encoder, exact, wanted)
     for context, possible in itertools.product((CONTEXT, CONTEXT * 5), (False, True)):
         own = encoder.answer(QUESTION, context, handle_impossible_answer=possible)
-        wanted = _answer(tokenizer, encoder, context, possible)
-        assert own.pop("score") == pytest.approx(wanted.pop("score"), rel=1e-5)
-        assert own == wanted
+        answer = _answer(tokenizer, encoder, context, possible)
+        assert own.pop("score") == pytest.approx(answer.pop("score"), rel=1e-5)
+        assert own == answer
 
 
 def _answer(tokenizer: Any, encoder: Encoder, context: str, possible: bool) -> dict[str, Any]:
@@ -213,6 +223,22 @@ def _answer(tokenizer: Any, encoder: Encoder, context: str, possible: bool) -> d
     if possible and none > best["score"]:
         best = {"score": none, "start": 0, "end": 0}
     return {**best, "answer": context[best["start"] : best["end"]]}
+
+
+def _logits_of(texts: Sequence[Any]) -> Callable[[Encoder], np.ndarray]:
+    """Logits of the classes, in the order of the labels."""
+    return lambda encoder: _scores(
+        encoder.classify(texts, top_k=None, function="none"), encoder.labels
+    )
+
+
+def _output(tokens: Mapping[str, torch.Tensor], method: str, encoder: Encoder) -> np.ndarray:
+    """What a method reads of tokens."""
+    names = [record.name for record in encoder.library.metadata.inputs]
+    given: dict[str, Any] = {
+        name: tokens[name].numpy() if name in tokens else None for name in names
+    }
+    return encoder.library.run(**given)[encoder.output_name(method)]
 
 
 def _with_integers(source: Any, encoder: Encoder, method: str) -> None:

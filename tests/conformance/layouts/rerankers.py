@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from tests.conformance.head_folders import DISENTANGLED, WITHOUT_TYPES, with_head
+from safetensors.torch import load_file, save_file
+
+from tests.conformance.head_folders import DISENTANGLED, MODERN, WITHOUT_TYPES, with_head
 from tests.conformance.head_results import classes_of_pairs, ranks
 from tests.conformance.layout import LAYOUTS, Layout
 from tests.frontend.sentence_folders import TRANSFORMER
@@ -49,6 +52,9 @@ for name, folder in {
     "bge-reranker-base": _reranker("xlm-roberta"),
     "bge-reranker-v2-m3": _reranker("xlm-roberta", config={"max_position_embeddings": 130}),
     "mxbai-rerank-base-v1": _reranker("deberta-v2", config=DISENTANGLED),
+    "gte-reranker-modernbert-base": _reranker(
+        "modernbert", settings=MODERN, config={"classifier_pooling": "mean"}
+    ),
     "quora-roberta-base": _reranker("roberta", config=_activation(_SIGMOID)),
     "stsb-distilroberta-base": _reranker("roberta", pickled=True),
 }.items():
@@ -71,3 +77,29 @@ for name, folder in {
     ),
 }.items():
     LAYOUTS.register(Layout(name, folder, classes_of_pairs, pairs=True))
+
+_JINA = "jinaai/jina-bert-implementation--modeling_bert.JinaBertForSequenceClassification"
+
+
+def _jina(folder: Path) -> None:
+    """Its code is beside it: a BERT without a table of positions."""
+    code = {"AutoModelForSequenceClassification": _JINA}
+    named = ["JinaBertForSequenceClassification"]
+    changes = {"auto_map": code, "position_embedding_type": "alibi", "architectures": named}
+    _reranker(changes=changes)(folder)
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if "position_emb" not in name}
+    save_file(kept, folder / "model.safetensors")
+
+
+_LOGIT_SCORE = (
+    "sentence_transformers.cross_encoder.modules.logit_score.LogitScore",
+    "1_LogitScore",
+    {"true_token_id": 8, "false_token_id": 9},
+)
+for name, folder in {
+    "jina-reranker-v1-turbo-en": _jina,
+    "mxbai-rerank-base-v2": _reranker(modules=[TRANSFORMER, _LOGIT_SCORE]),
+    "reranker with code of its own": _reranker(config=_activation("my_code.Calibrated")),
+}.items():
+    LAYOUTS.register(Layout(name, folder, None))
