@@ -23,6 +23,7 @@ from ..common.strict_json import JsonDict, decode, parse, read_bytes
 from ..model.tokenization import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_DEPTH, Tokenizer, refusing
 from ..model.tokenization import tokenizer_files as plain_files
 from ..model.tokenizer_behaviour import PROBE_LENGTHS, PROBES, ROWS, Rows, probe_rows
+from ..model.tokenizer_limits import check_charsmap, check_charsmaps
 from .errors import ModelSourceError
 from .sentence_pipeline import transformer_settings
 from .tokenizer_settings import (
@@ -158,6 +159,7 @@ def _by_transformers(
         files = {**files, CONFIG: json.dumps({**settings, "tokenizer_class": kind}).encode()}
     with tempfile.TemporaryDirectory() as copy:
         for name, content in files.items():
+            _check_maps(folder / name, content)
             (Path(copy) / name).write_bytes(content)
         with _by_them(folder):
             original = AutoTokenizer.from_pretrained(
@@ -184,6 +186,21 @@ def _by_transformers(
         if module is not None:
             _compare_module(folder, module, ours)
     return stored
+
+
+def _check_maps(file: Path, content: bytes) -> None:
+    """Refuse what would end the process before transformers has an object that can be looked at."""
+    if file.name == "tokenizer.json":
+        check_charsmaps(content)
+    elif file.suffix == ".model" and find_spec("sentencepiece") is not None:
+        from google.protobuf.message import DecodeError
+        from sentencepiece import sentencepiece_model_pb2 as protobuf
+
+        try:
+            model = protobuf.ModelProto.FromString(content)
+        except DecodeError:
+            return  # of another kind, and so without a map
+        check_charsmap(model.normalizer_spec.precompiled_charsmap)
 
 
 def _module(folder: Path, copy: Path, settings: JsonDict) -> Any:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import DocumentError, IbertError, InputError, ModelError
 from ..common.strict_json import JsonDict, JsonObject, decode, parse, read_bytes
-from .tokenizer_limits import check_components
+from .tokenizer_limits import check_charsmaps, check_components
 
 # What a tokenizer may need, best first: the first group that is complete is the tokenizer itself.
 _GROUPS = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
@@ -482,6 +482,7 @@ class Tokenizer:
             paths = [str(Path(folder) / name) for name in group]
             with refusing(", ".join(group)):
                 if group[0] == "tokenizer.json":
+                    check_charsmaps(self.files["tokenizer.json"])
                     return FastTokenizer.from_file(paths[0])
                 if group[0] == "vocab.txt":
                     return BertWordPieceTokenizer(

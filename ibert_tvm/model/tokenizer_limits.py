@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
@@ -27,6 +28,9 @@ MAX_AFFIX = 64
 MAX_WORD = 1_000
 """Characters of the longest word that WordPiece takes apart, in quadratic time."""
 
+_CHARSMAP = re.compile(rb'"precompiled_charsmap"\s*:\s*"([^"]*)')
+_ASCII_ESCAPE = re.compile(rb"\\u00([0-7][0-9a-fA-F])")
+_SIZE_BYTES = 4
 _Growth = int | Callable[[JsonDict], int]
 
 
@@ -41,7 +45,7 @@ def _precompiled(step: JsonDict) -> int:
     """The longest replacement: they end in a zero byte each."""
     text = step["precompiled_charsmap"]
     content = base64.b64decode(text) if isinstance(text, str) else bytes(text)
-    start = 4 + int.from_bytes(content[:4], "little")  # behind the trie, whose size comes first
+    start = _SIZE_BYTES + _trie_size(content)
     return max(1, *map(len, content[start:].split(b"\0")))
 
 
@@ -88,6 +92,36 @@ DECODERS: Mapping[str, _Growth] = {
 _POST_PROCESSORS = ("BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing")
 _MODELS = ("BPE", "Unigram", "WordLevel", "WordPiece")
 _SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
+
+
+def _trie_size(charsmap: bytes) -> int:
+    """A map of characters begins with the bytes of its trie, and their number before them."""
+    return int.from_bytes(charsmap[:_SIZE_BYTES], "little")
+
+
+def check_charsmap(charsmap: bytes) -> None:
+    """Refuse a map of characters that says it is larger than it is.
+
+    The package tokenizers takes the memory that the map asks for, before it looks at the map.
+
+    Raises
+    ------
+    ModelError
+        If it does.
+    """
+    if _trie_size(charsmap) > len(charsmap):
+        why = f"a map of {len(charsmap)} bytes says that {_trie_size(charsmap)} follow"
+        raise _refused("normalizer", why)
+
+
+def check_charsmaps(tokenizer_json: bytes) -> None:
+    """Do so with every map in a file, whatever escapes its name is written with."""
+    content = tokenizer_json
+    if b"\\u00" in content:
+        content = _ASCII_ESCAPE.sub(lambda found: bytes.fromhex(found[1].decode()), content)
+    for found in _CHARSMAP.finditer(content):
+        digits = found[1].replace(b"\\", b"")
+        check_charsmap(base64.b64decode(digits[: len(digits) // 4 * 4]))
 
 
 def check_components(tokenizer: Any) -> Expansion:

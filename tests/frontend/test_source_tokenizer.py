@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ibert_tvm.common.errors import ModelError
 from ibert_tvm.frontend import source_tokenizer as module
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.source_tokenizer import PROBES, source_tokenizer
@@ -210,6 +211,20 @@ def hide(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
     monkeypatch.setattr(
         module, "find_spec", lambda name: None if name in packages else find_spec(name)
     )
+
+
+def test_a_map_of_sentencepiece_that_says_it_is_larger_than_it_is(
+    tmp_path: Path, messages: Messages
+) -> None:
+    from sentencepiece import sentencepiece_model_pb2 as protobuf
+
+    folder = pieces(tmp_path / "model", {})
+    file = folder / "sentencepiece.bpe.model"
+    model = protobuf.ModelProto.FromString(file.read_bytes())
+    model.normalizer_spec.precompiled_charsmap = b"\xff\xff\xff\xff" + bytes(8)
+    file.write_bytes(model.SerializeToString())
+    with messages.raises(ModelError):
+        source_tokenizer(folder)
 
 
 def test_without_transformers_settings_have_to_agree_with_tokenizer_json(

@@ -86,6 +86,27 @@ def test_what_is_refused(kind: str, messages: Messages) -> None:
         built(**HOSTILE[kind])
 
 
+HUGE = base64.b64encode(b"\xff\xff\xff\xff" + bytes(8)).decode()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("precompiled_charsmap", HUGE),
+        ("precompiled\\u005fcharsmap", HUGE),
+        ("precompiled_charsmap", HUGE.replace("/", "\\/")),
+    ],
+)
+def test_a_map_of_characters_that_says_it_is_larger_than_it_is(
+    name: str, text: str, messages: Messages
+) -> None:
+    """tokenizers takes memory for what such a map says: 8 GiB, and the process ends."""
+    model = json.dumps(BPE)
+    file = f'{{"normalizer": {{"type": "Precompiled", "{name}" :\n"{text}"}}, "model": {model}}}'
+    with messages.raises(ModelError):
+        Tokenizer({"tokenizer.json": file.encode()})
+
+
 def test_replacements_that_multiply_end_before_memory_does(messages: Messages) -> None:
     steps = [replacing("a" * 60, String="a")] * 4
     tokenizer = built(normalizer={"type": "Sequence", "normalizers": steps})
