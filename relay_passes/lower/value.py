@@ -132,6 +132,13 @@ class IntegerValue:
         """
         return self._as(quant, "term", f"{self.name}.for.{consumer}")
 
+    def within(self, source: Form, limit: int, consumer: str) -> Form:
+        """Return `source`, a form of it, or a term at a coarser scale where it exceeds a limit."""
+        if source.magnitude <= limit:
+            return source
+        scale = float(source.scale[0]) * source.magnitude / limit
+        return self.term(ActivationQuant(scale, -limit, limit), consumer)
+
     def _as(self, quant: ActivationQuant, label: str, name: str = "") -> Form:
         if (label, quant) in self._forms:
             return self._forms[(label, quant)]

@@ -94,7 +94,8 @@ def unit_length(node: Node[L2Norm]) -> IntegerValue:
 
         y = l2_norm(x)  →  y = integer.rms_norm(x_s32, gain_s32)                         # 2^-15
     """
-    source = _within(node.x, node.name)
+    # A mean has more fraction bits than the operator takes, which would be clipped.
+    source = node.x.within(node.x.scalar(), wide.INPUT_LIMIT, node.name)
     quant = ActivationQuant(2.0**-_UNIT_BITS, -_UNIT_HIGH, _UNIT_HIGH)
     channels = int(source.var.ty.shape.values[-1])
     gamma = np.full(channels, 1 / math.sqrt(channels))
@@ -126,13 +127,3 @@ def _normalised(
     stored = {"low": quant.low, "high": quant.high, "dtype": storage(quant)}
     call = build(source.var, *affine, constants, name=node.name, shift=shift, **stored)
     return node.value(Form.of(node.context.emit(call), node.name, quant))
-
-
-def _within(operand: IntegerValue, consumer: str) -> Form:
-    """A form that the operator does not clip: a mean has more fraction bits than it takes."""
-    source = operand.scalar()
-    limit = wide.INPUT_LIMIT
-    if source.magnitude <= limit:
-        return source
-    scale = float(source.scale[0]) * source.magnitude / limit
-    return operand.term(ActivationQuant(scale, -limit, limit), consumer)

@@ -133,7 +133,4 @@ def _factor(operand: IntegerValue, consumer: str) -> Form:
     """A form in 16 bits, with one scale."""
     native = operand.native()
     source = native if native.plain and native.magnitude <= _HIGH else operand.stream()
-    if source.magnitude <= _HIGH:
-        return source
-    largest = float(source.scale[0]) * source.magnitude
-    return operand.term(ActivationQuant(largest / _HIGH, -_HIGH, _HIGH), consumer)
+    return operand.within(source, _HIGH, consumer)
