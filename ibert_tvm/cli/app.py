@@ -65,8 +65,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     _show_version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Compile BERT-like transformers to programs without floating point."""

@@ -41,10 +41,7 @@ class Check:
     why: str = ""
 
 
-def command(
-    *,
-    verbose: bool = False,
-) -> CommandResult:
+def command(*, verbose: bool = False) -> CommandResult:
     """Check the environment: versions, compilers, emulators, processor, threads.
 
     Examples

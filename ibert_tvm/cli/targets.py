@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from ibert_tvm.targets import TargetStatus
 
 
-def command(
-    *,
-    verbose: bool = False,
-) -> CommandResult:
+def command(*, verbose: bool = False) -> CommandResult:
     """List the targets, and what is missing on this machine to compile for them.
 
     Examples

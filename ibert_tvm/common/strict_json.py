@@ -160,8 +160,7 @@ def _real(text: str) -> float:
 def _short(text: str) -> str:
     if len(text) > MAX_DIGITS:
         raise DocumentError(
-            f"a number has {len(text)} characters",
-            why=f"{text[:8]}... is longer than {MAX_DIGITS}",
+            f"a number has {len(text)} characters", why=f"{text[:8]}... is longer than {MAX_DIGITS}"
         )
     return text
 

@@ -37,11 +37,7 @@ class Part:
 
 
 def run_batches(
-    library: Library,
-    tokenizer: Tokenizer,
-    texts: Sequence[Text],
-    batch_size: int,
-    max_length: int,
+    library: Library, tokenizer: Tokenizer, texts: Sequence[Text], batch_size: int, max_length: int
 ) -> Iterator[Part]:
     """Run a library on texts, the longest first.
 

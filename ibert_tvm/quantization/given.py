@@ -112,9 +112,7 @@ class GivenScales:
 
 
 def fill_scales(
-    given: GivenQuantization,
-    needed: Mapping[str, Requirement],
-    widen: bool = False,
+    given: GivenQuantization, needed: Mapping[str, Requirement], widen: bool = False
 ) -> GivenScales:
     """Turn the source's grids into entries of a table.
 
@@ -159,11 +157,7 @@ class _Filler:
     """Fills the entries of one value."""
 
     def __init__(
-        self,
-        given: GivenQuantization,
-        value: Requirement,
-        widen: bool,
-        result: GivenScales,
+        self, given: GivenQuantization, value: Requirement, widen: bool, result: GivenScales
     ) -> None:
         self.value = value
         self.widen = widen

@@ -216,9 +216,7 @@ def _others(sample: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _output_error(
-    rows: NDArray[np.float32],
-    quant: ActivationQuant,
-    weights: Mapping[str, NDArray[np.float32]],
+    rows: NDArray[np.float32], quant: ActivationQuant, weights: Mapping[str, NDArray[np.float32]]
 ) -> float:
     """Mean relative squared error of the layers' outputs, weights rounded to the nearest."""
     matrix = np.concatenate(list(weights.values())).astype(np.float32)

@@ -15,9 +15,7 @@ _ELEMENTS = 2**18
 
 
 def difference_intervals(
-    pairs: Sequence[tuple[Measure, Measure]],
-    seed: int = 0,
-    resamples: int = RESAMPLES,
+    pairs: Sequence[tuple[Measure, Measure]], seed: int = 0, resamples: int = RESAMPLES
 ) -> list[tuple[float, float] | None]:
     """Percentile intervals of the second measure less the first.
 

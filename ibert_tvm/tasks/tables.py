@@ -139,12 +139,7 @@ def _records(path: Path, form: TableFormat) -> Iterator[tuple[int, list[str]]]:
 
 
 def _places(
-    path: Path,
-    line: int,
-    columns: Mapping[str, str],
-    fields: list[str],
-    numbered: bool,
-    todo: str,
+    path: Path, line: int, columns: Mapping[str, str], fields: list[str], numbered: bool, todo: str
 ) -> list[int]:
     places = []
     for what, name in columns.items():

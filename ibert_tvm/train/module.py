@@ -365,11 +365,7 @@ class IntegerModel(torch.nn.Module):
         return {variable: values[name] for name, variable in self._variables.items()}
 
     def _rounded(
-        self,
-        layer: str,
-        name: str,
-        weights: Mapping[str, torch.Tensor],
-        table: QuantizationTable,
+        self, layer: str, name: str, weights: Mapping[str, torch.Tensor], table: QuantizationTable
     ) -> torch.Tensor:
         weight, rows = weights[name], table.weights[layer]
         divisor = table.matmul[self._reads(layer)].channel_divisor

@@ -105,8 +105,7 @@ class FinetuneSettings:
             value = getattr(self, name)
             if not (math.isfinite(value) and least <= value <= most):
                 raise UsageError(
-                    f"{name.replace('_', ' ')} is {value}",
-                    why=f"it lies from {least} to {most}",
+                    f"{name.replace('_', ' ')} is {value}", why=f"it lies from {least} to {most}"
                 )
         check_choice("distillation", self.distillation, DISTILLATIONS)
         check_choice("choice of what is trained", self.trained, TRAINED)

@@ -223,9 +223,7 @@ class FloatTwin:
         self.steps, self.forms, self.scales = steps, forms, scales
 
     def run(
-        self,
-        given: Mapping[Any, torch.Tensor],
-        integers: Mapping[str, torch.Tensor],
+        self, given: Mapping[Any, torch.Tensor], integers: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Evaluate the module.
 

@@ -189,13 +189,7 @@ class Builder:
         return variable
 
     def call(
-        self,
-        kind: str,
-        name: str,
-        ops: Sequence[str],
-        /,
-        *operands: Read,
-        **attributes: Any,
+        self, kind: str, name: str, ops: Sequence[str], /, *operands: Read, **attributes: Any
     ) -> relax.Var:
         """Emit a canonical operator, and note what it replaces.
 

@@ -117,9 +117,7 @@ def split_bounds(call: relax.Call, shape: Sequence[int]) -> list[int]:
     return [min(i * size, extent) for i in range(sections + 1)]
 
 
-def _reduced(
-    reduce: Callable[..., Array],
-) -> Callable[[relax.Call, Array], Array]:
+def _reduced(reduce: Callable[..., Array]) -> Callable[[relax.Call, Array], Array]:
     def compute(call: relax.Call, array: Array) -> Array:
         axes = optional_axes(call.attrs.axis)
         over = None if axes is None else tuple(axes)

@@ -384,17 +384,12 @@ ATTENTION_RULES: dict[str, Rule] = {
     "relax.equal": by_kind(((Scores, Value), _equal), otherwise=_NOT_COMPARED, commutes=True),
     "relax.full_like": _full_like,
     "relax.isnan": at_kind(
-        Probabilities,
-        _is_nan,
-        "hidden tensors are tested, and only attention probabilities may be",
+        Probabilities, _is_nan, "hidden tensors are tested, and only attention probabilities may be"
     ),
     "relax.logical_not": at_kind(KeptTest, _not_kept, _NO_TEST),
     "relax.matmul": _matmul,
     "relax.max": by_kind(
-        ((ToPool,), _largest),
-        ((Tokens,), UNMASKED),
-        ((KeptTest,), _any_kept),
-        otherwise=_NO_TEST,
+        ((ToPool,), _largest), ((Tokens,), UNMASKED), ((KeptTest,), _any_kept), otherwise=_NO_TEST
     ),
     "relax.min": at_kind(KeptTest, _any_kept, _NO_TEST),
     "relax.nn.softmax": at_kind(

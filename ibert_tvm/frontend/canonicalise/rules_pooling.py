@@ -25,16 +25,7 @@ from .token_weights import (
     is_low,
     kept_by,
 )
-from .values import (
-    FromInputs,
-    Hidden,
-    LaidOut,
-    Pointwise,
-    Refusal,
-    Several,
-    Tokens,
-    Value,
-)
+from .values import FromInputs, Hidden, LaidOut, Pointwise, Refusal, Several, Tokens, Value
 from .views import View
 
 UNMASKED = (
@@ -300,9 +291,7 @@ _PICKED_OF = "entries are picked of something other than a hidden tensor"
 
 POOLING_RULES: dict[str, Rule] = {
     "relax.gather_elements": by_kind(
-        ((HeadProducts, FromInputs), _picked),
-        ((_SHOWN, FromInputs), _gather),
-        otherwise=_PICKED_OF,
+        ((HeadProducts, FromInputs), _picked), ((_SHOWN, FromInputs), _gather), otherwise=_PICKED_OF
     ),
     "relax.index_tensor": by_kind(((_SHOWN, Several), _index), otherwise=_PICKED_OF),
     "relax.topk": by_kind(

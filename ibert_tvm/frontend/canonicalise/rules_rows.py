@@ -119,12 +119,7 @@ class RowFunction(Recognised):
 
 
 def emit_norm(
-    c: Builder,
-    kind: str,
-    x: Emitted,
-    weights: Sequence[Weight],
-    epsilon: float,
-    ops: Sequence[str],
+    c: Builder, kind: str, x: Emitted, weights: Sequence[Weight], epsilon: float, ops: Sequence[str]
 ) -> Emitted:
     """Emit a LayerNorm or an RMSNorm over the channels of `x`, or of its heads."""
     name = layer_of(weights[0].name)

@@ -730,11 +730,7 @@ class Pointwise(Recognised, Tokens):
 
 
 def applied(
-    op: str,
-    x: _Value,
-    samples: Sequence[Array | float],
-    texts: Sequence[str],
-    ops: tuple[str, ...],
+    op: str, x: _Value, samples: Sequence[Array | float], texts: Sequence[str], ops: tuple[str, ...]
 ) -> _Value:
     """Return the function that an elementwise operator makes of `x` and what else it reads.
 

@@ -129,8 +129,5 @@ class IbertConfig:
 
 def _wrong(file: str, name: str, value: Any, allowed: str) -> ModelSourceError:
     return ModelSourceError(
-        f"{name} is {value!r}",
-        where=file,
-        why=f"it must be {allowed}",
-        todo="check config.json",
+        f"{name} is {value!r}", where=file, why=f"it must be {allowed}", todo="check config.json"
     )

@@ -21,16 +21,7 @@ from onnx import helper, numpy_helper
 from ...common.types import Array
 from ..onnx.reading import type_name
 from . import refusals
-from .graph import (
-    DEQUANTIZE,
-    MOVES,
-    QUANTIZE,
-    Constants,
-    attribute,
-    kind,
-    label,
-    unused_name,
-)
+from .graph import DEQUANTIZE, MOVES, QUANTIZE, Constants, attribute, kind, label, unused_name
 from .grid import INTEGER_RANGES, Grid
 
 # They look at the shape of a tensor, which integers have as well.
