@@ -27,6 +27,7 @@ REASONS = (
     "needs a board on the network",
     "runs on the board",
     "runs until it is stopped",
+    "needs a running server",
     "needs the change in the checkout",
 )
 _FOLDER = "path/to/hf-folder"
