@@ -443,6 +443,7 @@ class Encoder:
         name = self.output_name("tag")
         check_choice("aggregation_strategy", aggregation_strategy, STRATEGIES)
         items = [texts] if isinstance(texts, str) else _listed(texts)
+        self.tokenizer.check(items)
         windows = [self.tokenizer.windows(item, self.max_seq_length) for item in items]
         logits = iter(self._run_windows([w for each in windows for w in each], name, batch_size))
         label = self.library.metadata.info.label

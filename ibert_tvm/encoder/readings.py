@@ -165,6 +165,7 @@ def run_and_read(
         if texts is None or tokenizer is None or not reading.suits(texts):
             reading = None
         else:
+            tokenizer.check(texts)
             windows = [cut(tokenizer, text, metadata.max_seq_len) for text in texts]
     if windows and tokenizer is not None:
         batch = tokenizer.batch_of([window for each in windows for window in each])

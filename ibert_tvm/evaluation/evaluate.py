@@ -143,6 +143,7 @@ def fidelity(
     comparison = comparison_of(info)
     windows: list[Window] | None = None
     if comparison.of_text is not None:
+        tokenizer.check(texts)
         windows = [tokenizer.windows(text, seq_len)[0] for text in texts]
     tokens = tokenizer.batch_of(windows) if windows else tokenizer.encode(texts, max_length=seq_len)
 

@@ -335,6 +335,11 @@ class Tokenizer:
         rows = [(e.ids, e.type_ids) for e in encodings]
         return self._padded(rows, pad_to, truncated, first)
 
+    def check(self, texts: Sequence[object]) -> None:
+        """Refuse what is no text, or empty, by its place among others; an `InputError`."""
+        for index, text in enumerate(texts):
+            self._checked(text, index)
+
     def windows(
         self, text: str | tuple[str, str], max_length: int, overlap: int = 0
     ) -> list[Window]:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from ibert_tvm import Encoder
+from ibert_tvm.common.errors import InputError
 from ibert_tvm.encoder.readings import READINGS, run_and_read
 from ibert_tvm.model.heads import KINDS
+from tests.snapshots import Messages
 
 Make = Callable[..., Encoder]
 TEXTS = ["hello world", "big small world", "small"]
@@ -49,6 +51,13 @@ def test_what_is_said_of_texts(
     assert reading is None or all(map(reading.shown, found))
     for key, wanted in model.library.run_texts(texts, dequantize=False).items():
         np.testing.assert_array_equal(outputs[key].values, wanted.values)
+
+
+def test_a_text_that_is_refused_is_named(encoder: Make, messages: Messages) -> None:
+    model = encoder("tokens")
+    for read in (model.tag, lambda texts: run_and_read(model.library, texts)):
+        with messages.raises(InputError):
+            read(["big", "small", ""])
 
 
 def test_several_labels_have_scores_of_their_own(encoder: Make) -> None:
