@@ -67,63 +67,6 @@ def with_head(kind: str, folder: Path) -> Encoder:
     return Encoder(tiny(kind).build(folder / f"{kind}.so"))
 
 
-@pytest.mark.slow  # importing the package takes seconds
-def test_transformers_classifies_texts(tmp_path: Path) -> None:
-    encoder = with_head("classes", tmp_path)
-    from ibert_tvm.adapters.transformers import pipeline
-
-    classify = pipeline("text-classification", encoder, top_k=None, batch_size=2)
-    texts = [text for text in TEXTS if text]
-    for found, alone in zip(classify(texts), encoder.classify(texts, top_k=None), strict=True):
-        assert {c["label"]: pytest.approx(c["score"], abs=1e-6) for c in alone} == {
-            c["label"]: c["score"] for c in found
-        }
-    (pair,) = classify([{"text": "big", "text_pair": "hello"}])
-    assert pair[0]["label"] == encoder.classify([("big", "hello")])[0]["label"]
-    stated = tiny("classes", post_processing={"classes": "sigmoid"}).build(tmp_path / "several.so")
-    (several,) = pipeline("text-classification", Encoder(stated), top_k=None)(["big"])
-    wanted = encoder.classify("big", None, function="sigmoid")
-    assert [c["score"] for c in several] == pytest.approx([c["score"] for c in wanted])
-    # The logits themselves are the library's, bit for bit.
-    raw = classify(texts, function_to_apply="none", batch_size=1)
-    for found, alone in zip(raw, encoder.classify(texts, None, function="none"), strict=True):
-        assert {c["label"]: c["score"] for c in found} == {c["label"]: c["score"] for c in alone}
-
-
-@pytest.mark.slow
-def test_transformers_tags_tokens(tmp_path: Path) -> None:
-    encoder = with_head("tokens", tmp_path)
-    from transformers import AutoTokenizer
-
-    from ibert_tvm.adapters.transformers import pipeline
-
-    folder = tmp_path / "words"
-    folder.mkdir()
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY), encoding="utf-8")
-    (folder / "config.json").write_text('{"model_type": "bert"}')
-    # Words that are not in the vocabulary, and words of several tokens, are as in the text.
-    odd = "hello Oddity, small-big world"
-    for strategy in ("none", "simple", "first", "average", "max"):
-        tag = pipeline("ner", encoder, aggregation_strategy=strategy)
-        found = tag(odd)
-        tag.tokenizer = AutoTokenizer.from_pretrained(folder)
-        assert found == tag(odd) and "[UNK]" not in {entity["word"] for entity in found}
-        alone = encoder.tag(odd, strategy)
-        kind = "entity" if strategy == "none" else "entity_group"
-        assert [(e[kind], e["start"], e["end"]) for e in found] == [
-            (e[kind], e["start"], e["end"]) for e in alone
-        ]
-        assert [e["score"] for e in alone] == pytest.approx([float(e["score"]) for e in found])
-    text = "hello small big world"
-    for task, strategy in (("token-classification", "none"), ("ner", "simple")):
-        tag = pipeline(task, encoder, aggregation_strategy=strategy)
-        alone = encoder.tag(text, strategy)
-        assert alone
-        assert [(e["word"], e["start"], e["end"]) for e in tag(text)] == [
-            (e["word"], e["start"], e["end"]) for e in alone
-        ]
-
-
 @pytest.mark.slow
 def test_transformers_extracts_features(tmp_path: Path, messages: Messages) -> None:
     encoder = with_head("embedding", tmp_path)

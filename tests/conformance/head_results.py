@@ -122,7 +122,7 @@ def classes(folder: Path, encoder: Encoder, texts: Sequence[Any] = REVIEWS) -> N
     source = transformers.pipeline("text-classification", str(folder), device="cpu", top_k=None)
     same_ids(source.tokenizer, encoder, texts, encoder.max_seq_length)
     given = [{"text": t[0], "text_pair": t[1]} if isinstance(t, tuple) else t for t in texts]
-    labels = tuple(source.model.config.id2label.values())
+    labels = tuple(name for _, name in sorted(source.model.config.id2label.items()))
     assert encoder.labels == labels
     wanted = _scores(source(given, function_to_apply="none"), labels)
     exact = float_encoder(folder)
@@ -130,7 +130,7 @@ def classes(folder: Path, encoder: Encoder, texts: Sequence[Any] = REVIEWS) -> N
     _with_integers(source, encoder, "classify")
     for top_k in (None, 1, 2):
         wanted = source(given, top_k=top_k)
-        adapted = pipeline("text-classification", encoder)(given, top_k=top_k)
+        adapted = pipeline("text-classification", encoder)(given, top_k=top_k, batch_size=2)
         own = encoder.classify(texts, top_k=top_k)
         _same([[e] for e in own] if top_k == 1 else own, wanted)
         _same(adapted, wanted)
@@ -147,7 +147,7 @@ def entities(folder: Path, encoder: Encoder) -> None:
             wanted = source.model(**tokens).logits.numpy()
         close(partial(_output, tokens, "tag"), encoder, exact, wanted)
     _with_integers(source, encoder, "tag")
-    adapted = pipeline("token-classification", encoder)
+    adapted = pipeline("ner", encoder)
     for strategy in ("none", "simple", "first", "average", "max"):
         wanted = source([*SENTENCES], aggregation_strategy=strategy)
         assert any(wanted)

@@ -144,27 +144,6 @@ def test_splade_weighs_the_vocabulary(task, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("listed", [False, True])
-def test_a_reranker_gives_its_score(listed, tmp_path):
-    model = save(tmp_path, [TRANSFORMER], head="reranker")
-    if listed:
-        document = json.dumps({"transformer_task": "sequence-classification"})
-        (tmp_path / "sentence_bert_config.json").write_text(document)
-    else:
-        (tmp_path / "modules.json").unlink()
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    loaded, tokens = load(tmp_path), tokens_of()
-    assert loaded.info.post_processing.pairs == "sigmoid"
-    assert [(o.name, o.kind) for o in loaded.info.outputs] == [("logits", "logits")]
-    assert loaded.info.id2label == {0: "LABEL_0"}
-    wanted = hidden_of(model, tokens)
-    assert wanted.shape == (4, 1)
-    agrees(loaded, tokens, wanted)
-
-
-@pytest.mark.slow
 def test_prompts_are_kept_and_cannot_be_left_out_of_a_pooling(tmp_path, messages):
     save(tmp_path, [TRANSFORMER, pooling("mean")])
     document = {"prompts": {"query": "query: ", "document": ""}}

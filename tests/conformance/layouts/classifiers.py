@@ -29,6 +29,10 @@ for name, folder in {
         "distilbert", settings=WITHOUT_TYPES, config=_labels(*_SENTIMENT, problem=_SINGLE)
     ),
     "sentiment without names": _classifier("electra", config={"num_labels": 2}),
+    "labels in another order": _classifier(
+        changes={"id2label": {"2": "good", "0": "bad", "1": "neither"}},
+        config={"num_labels": 3},
+    ),
     "go-emotions": _classifier(
         "roberta", config=_labels(*(f"emotion {i}" for i in range(28)), problem=_MULTI)
     ),

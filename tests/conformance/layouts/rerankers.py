@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.conformance.head_results import classes_of_pairs, ranks
 from tests.conformance.layout import LAYOUTS, Layout
 from tests.frontend.sentence_folders import TRANSFORMER
 
+Write = Callable[[Path], None]
 _IDENTITY = "torch.nn.modules.linear.Identity"
 _SIGMOID = "torch.nn.modules.activation.Sigmoid"
 _NLI = {0: "contradiction", 1: "entailment", 2: "neutral"}
@@ -78,18 +80,18 @@ for name, folder in {
 }.items():
     LAYOUTS.register(Layout(name, folder, classes_of_pairs, pairs=True))
 
-_JINA = "jinaai/jina-bert-implementation--modeling_bert.JinaBertForSequenceClassification"
 
+def _with_code(architecture: str, part: str, other: str) -> Write:
+    """A folder with code beside it, whose weights have other names, or are fewer."""
 
-def _jina(folder: Path) -> None:
-    """Its code is beside it: a BERT without a table of positions."""
-    code = {"AutoModelForSequenceClassification": _JINA}
-    named = ["JinaBertForSequenceClassification"]
-    changes = {"auto_map": code, "position_embedding_type": "alibi", "architectures": named}
-    _reranker(changes=changes)(folder)
-    weights = load_file(folder / "model.safetensors")
-    kept = {name: weight for name, weight in weights.items() if "position_emb" not in name}
-    save_file(kept, folder / "model.safetensors")
+    def write(folder: Path) -> None:
+        code = {"AutoModelForSequenceClassification": "modeling.ItsOwnForSequenceClassification"}
+        _reranker(architecture, changes={"auto_map": code})(folder)
+        file = folder / "model.safetensors"
+        weights = {name.replace(part, other): weight for name, weight in load_file(file).items()}
+        save_file({name: weight for name, weight in weights.items() if name}, file)
+
+    return write
 
 
 _LOGIT_SCORE = (
@@ -98,7 +100,12 @@ _LOGIT_SCORE = (
     {"true_token_id": 8, "false_token_id": 9},
 )
 for name, folder in {
-    "jina-reranker-v1-turbo-en": _jina,
+    "jina-reranker-v1-turbo-en": _with_code(
+        "bert", "bert.embeddings.position_embeddings.weight", ""
+    ),
+    "jina-reranker-v2-base-multilingual": _with_code(
+        "xlm-roberta", "roberta.encoder.layer.", "roberta.encoder.layers."
+    ),
     "mxbai-rerank-base-v2": _reranker(modules=[TRANSFORMER, _LOGIT_SCORE]),
     "reranker with code of its own": _reranker(config=_activation("my_code.Calibrated")),
 }.items():

@@ -36,3 +36,6 @@ for name, folder in {
     "electra without names": _tagger("electra", config={"num_labels": 5}),
 }.items():
     LAYOUTS.register(Layout(f"tagger {name}", folder, entities, default=name == "bert-base-NER"))
+
+pretrained = with_head("masked_lm")
+LAYOUTS.register(Layout("tagger that was not trained", pretrained, None, "token_classification"))
