@@ -24,6 +24,7 @@ _BODY_FRAMING = 8
 """Bytes around a byte of a body, at most: chunks of one byte have 5."""
 _DESCRIPTORS = 128
 """For everything but connections."""
+_BURST, _BURST_SECONDS = 4, 0.5
 _LOG_SECONDS = 10.0
 _MOST_MESSAGES = 256
 
@@ -86,14 +87,21 @@ class Connections:
     limits
         Bytes and seconds of what comes before a request.
     most
-        Connections at a time.
+        Connections at a time: where more come at once, four times as many for a moment, in which
+        their requests may come.
+    open_files
+        But never more than these.
     ended
         Called with the reason whenever one is ended.
     """
 
-    def __init__(self, limits: Limits, most: int, ended: Callable[[str], None]) -> None:
-        self.limits, self._most, self._ended = limits, most, ended
-        self._kinds: tuple[dict[Connection, None], ...] = ({}, {}, {}, {})
+    def __init__(
+        self, limits: Limits, most: int, open_files: int, ended: Callable[[str], None]
+    ) -> None:
+        self.limits, self._ended = limits, ended
+        self._most = min(most, open_files)
+        self._burst = min(_BURST * most, open_files)
+        self._kinds: tuple[dict[Connection, float], ...] = ({}, {}, {}, {})  # and since when
         self._kind: dict[Connection, int] = {}
 
     def put(self, connection: Connection, kind: int) -> None:
@@ -102,9 +110,12 @@ class Connections:
         if before is not None:
             del self._kinds[before][connection]
         self._kind[connection] = kind
-        self._kinds[kind][connection] = None
-        if len(self._kind) > self._most:
-            longest = next(iter(next(group for group in self._kinds if group)))
+        now = time.monotonic()
+        self._kinds[kind][connection] = now
+        while len(self._kind) > self._most:
+            longest, since = next(iter(next(group for group in self._kinds if group).items()))
+            if now - since < _BURST_SECONDS and len(self._kind) <= self._burst:
+                break
             self.end(longest, f"more than {self._most} connections")
 
     def remove(self, connection: Connection) -> None:

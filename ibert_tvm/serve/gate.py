@@ -25,6 +25,10 @@ OPEN = ("/health",)
 """Paths that need no key, and are answered however many requests there are."""
 
 
+_MOST_BRACKETS = 65536
+"""Of a body: as many as the longest text may have."""
+
+
 class _TooManyError(Exception):
     """More bytes of bodies are on their way than memory is meant for."""
 
@@ -95,6 +99,12 @@ class Gate:
         if len(content) > self._limits.body_bytes:
             await self._too_large(send)
             return
+        for marks, most in ((b",", self._limits.queue_tokens), (b"[{", _MOST_BRACKETS)):
+            # Parsed, each may be an object, which takes longer than all checks before.
+            if sum(content.count(marks[i : i + 1]) for i in range(len(marks))) > most:
+                what = f"a request has at most {most} of {' '.join(marks.decode())}, in texts, too"
+                await self._refuse(send, 400, what)
+                return
         body: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
         async def replay() -> Message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import ipaddress
 import logging
 import signal
@@ -143,7 +144,8 @@ def serve(
     most, backlog = open_files(_BACKLOG)
     connections = Connections(
         limits,
-        min(limits.connections, most),
+        limits.connections,
+        most,
         lambda why: service.metrics.ended.labels(why).inc(),
     )
     config = uvicorn.Config(
@@ -160,6 +162,7 @@ def serve(
     uvicorns, seldom = logging.getLogger("uvicorn.error"), Seldom()
     try:
         uvicorns.addFilter(seldom)
+        gc.freeze()  # what stays is not looked through whenever a request makes many objects
         server.run(sockets=[opened])
     finally:
         uvicorns.removeFilter(seldom)

@@ -19,7 +19,7 @@ POST = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\
 class Site:
     """A server with bounds: it answers the size of a body, once it may."""
 
-    def __init__(self, most: int, **limits: Any) -> None:
+    def __init__(self, most: int, open_files: int = 0, **limits: Any) -> None:
         for package in ("uvicorn", "httptools"):
             needs(package)
         import uvicorn
@@ -30,7 +30,7 @@ class Site:
         self.ended: list[str] = []
         self.may_answer: asyncio.Event | None = None
         self.answer = b""
-        connections = Connections(Limits(**limits), most, self.ended.append)
+        connections = Connections(Limits(**limits), most, open_files or most, self.ended.append)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self._application,
@@ -105,6 +105,25 @@ def test_idle_connections_make_room_and_a_request_is_finished() -> None:
         assert (await asked).startswith(b"HTTP/1.1 200")
         assert (await ask(open_)).startswith(b"HTTP/1.1 200")
         for _, writer in idle:
+            writer.close()
+
+    site.run(use)
+
+
+def test_many_that_come_at_once_may_ask_before_they_make_room() -> None:
+    site = Site(8, 100)
+
+    async def use(open_: Any) -> None:
+        at_once = [await open_() for _ in range(30)]
+        await asyncio.sleep(0.05)
+        assert not site.ended
+        at_once[0][1].write(GET)
+        assert (await at_once[0][0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        await asyncio.sleep(0.6)
+        assert (await ask(open_)).startswith(b"HTTP/1.1 200")
+        assert len(site.ended) == 23
+        assert not at_once[0][0].at_eof()  # it has asked, and others have not
+        for _, writer in at_once:
             writer.close()
 
     site.run(use)
