@@ -415,6 +415,10 @@ class QuantizationTable:
     offsets
         By the canonical name of a linear layer, float64 (N,): what its bias takes off its results,
         so that they lie around 0. Their reader makes up for it (`Form.offset`).
+    calibrated
+        Whether calibration chose the scales: a function whose approximation does not serve the
+        scale of its operand then takes the constants of the nearest that it serves. Given scales
+        are refused instead.
 
     Raises
     ------
@@ -431,6 +435,7 @@ class QuantizationTable:
     norm_shifts: Mapping[str, int] = field(default_factory=dict)
     centred: bool = False
     offsets: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    calibrated: bool = False
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:

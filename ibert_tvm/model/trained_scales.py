@@ -237,6 +237,7 @@ def read_scales(file: Path) -> TrainedScales:
                 norm_shifts=document["norm_shifts"],
                 centred=document["centred"],
                 offsets=_vectors(document.get("offsets", {})),
+                calibrated=True,
             ),
             _vectors(document["weights"]),
             {

@@ -119,6 +119,11 @@ class Statistics:
         """The same, as if the extremes were so many times as far from 0."""
         return replace(self, low=self.low * margin, high=self.high * margin)
 
+    def at_least(self, magnitude: NDArray[np.float64] | float) -> Statistics:
+        """The same, as if every channel went that far to both sides."""
+        low, high = np.minimum(self.low, -magnitude), np.maximum(self.high, magnitude)
+        return replace(self, low=low, high=high)
+
     @property
     def sample(self) -> NDArray[np.float32]:
         """All sampled tokens, [n, C]."""

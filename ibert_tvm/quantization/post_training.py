@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -129,7 +130,7 @@ def assemble(
     return QuantizedModel(
         program=program,
         parameters=lowered.parameters,
-        info=info,
+        info=replace(info, notes=(*info.notes, *_costs(lowered.scales, summary))),
         quantization={
             "preset": table.preset,
             **lowered.scales,
@@ -138,6 +139,27 @@ def assemble(
         },
         tokenizer=model.tokenizer,
     )
+
+
+def _costs(scales: JsonObject, summary: JsonObject) -> list[str]:
+    """What scales cost that the approximations do not serve: a sentence for each kind."""
+    notes = []
+    nearest: Mapping[str, Mapping[str, float]] = scales.get("nearest", {})
+    if nearest:
+        name, worst = max(nearest.items(), key=lambda item: item[1]["error"])
+        notes.append(
+            f"{len(nearest)} functions have operands whose scale their approximation does not "
+            f"serve, and take the constants of another; {name} errs most, by up to "
+            f"{worst['error']:.3g}, where a step of its operand is {worst['scale']:.3g}"
+        )
+    coarser = summary.get("coarser_queries", {})
+    if coarser:
+        name, share = max(coarser.items(), key=lambda item: item[1])
+        notes.append(
+            f"scores of {len(coarser)} attentions are nearly equal, and their queries have coarser "
+            f"steps than 8 bits give, {share:.3g} times in {name}"
+        )
+    return notes
 
 
 def calibrate(

@@ -252,4 +252,5 @@ def _summary(
         "smoothing": report.alphas,
         "output_errors": report.errors,
         "row_scales": report.by_row,
+        **({"coarser_queries": report.coarser} if report.coarser else {}),
     }

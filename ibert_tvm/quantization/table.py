@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from ibert_tvm.relay_passes.quantization_table import (
 )
 from ibert_tvm.relay_passes.spec.parts import OPERAND_LIMIT
 from ibert_tvm.relay_passes.spec.presets import Preset, preset
+from ibert_tvm.relay_passes.spec.short_softmax import CONTEXT_BITS, VALUE_BITS
 
 from ..common.types import Array
 from .observers import SMALLEST_RANGE, RangeForm, Statistics, choose_range, finer
@@ -28,7 +30,8 @@ from .weights import quantize_embedding
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
-from ibert_tvm.relay_passes.lower.rule import FACTOR, FACTOR_BY_CHANNEL, TERM
+from ibert_tvm.relay_passes.lower.required_scales import Reader
+from ibert_tvm.relay_passes.lower.rule import FACTOR, FACTOR_BY_CHANNEL, FACTORS, TERM
 
 # Text outside the calibration data may go further than it did. Streams have bits to spare for
 # that: 16-bit ones use two thirds of their range, 15-bit ones three quarters, wide sums an eighth
@@ -54,8 +57,14 @@ _FEW_TEXTS = 16
 # The context comes with 7 fraction bits of V's step and must not have finer steps in any channel,
 # however far averaging takes it below V: MiniLM's reach a tenth of that.
 _CONTEXT_LIMIT = 127 << 2
+# Steps of 8 bits that a range gets which would have finer steps than it may: some are clipped away.
+_ROOM = 1024
+# A bias in units of its accumulator; sums of products have the rest of 31 bits.
+_LARGEST_BIAS = 2**29
 # A value that calibration saw next to nothing of still gets a range.
 _SMALLEST_STREAM = 0.5
+# One that is this small throughout, and what a layer yields, keeps its bits.
+_SMALL_STREAM = _SMALLEST_STREAM / 128
 
 
 @dataclass(frozen=True)
@@ -70,11 +79,15 @@ class TableReport:
         Relative squared error of the outputs of the layers that read it.
     by_row
         Canonical names of the activations that have a scale per token.
+    coarser
+        How many times coarser queries are rounded than they could be, by the canonical name of
+        attention whose scores are nearly equal.
     """
 
     alphas: dict[str, float]
     errors: dict[str, float]
     by_row: list[str] = field(default_factory=list)
+    coarser: dict[str, float] = field(default_factory=dict)
 
 
 class TableBuilder:
@@ -154,15 +167,21 @@ class TableBuilder:
         for name in self.operands:
             readers = self._layers(name)
             if readers:
-                limit = self._limit(name)
-                chosen = quantize_operand(
-                    self._with_margin(name, statistics[name]),
-                    readers,
-                    self.options,
-                    self._operand_form(name, limit),
-                )
+                limit, seen = self._limit(name), self._with_margin(name, statistics[name])
+                form = self._operand_form(name, limit)
+                chosen = quantize_operand(seen, readers, self.options, form)
+                least = self._least_steps(name, matmul)
+                if (chosen.activation.channel_scale < least).any():
+                    seen = seen.at_least(_ROOM * least)
+                    chosen = quantize_operand(seen, readers, self.options, form)
                 matmul[name] = chosen.activation
-                weights.update(chosen.weights)
+                taken_off = offsets.get(self._averaged(name) or "")
+                for layer, rows in chosen.weights.items():
+                    bias = self.parameters[self.needed[layer].bias].astype(np.float64)
+                    bias = bias - offsets.get(layer, 0.0)
+                    if taken_off is not None:
+                        bias = bias + readers[layer] @ taken_off
+                    weights[layer] = _with_room(rows, bias, chosen.activation)
                 report.alphas[name] = chosen.alpha
                 report.errors[name] = chosen.error
                 if chosen.activation.by_row:
@@ -176,6 +195,7 @@ class TableBuilder:
                 matmul[name] = quant
             statistics[name].rows.clear()
             advance()
+        report.coarser.update(self._coarsen_factors(matmul))
         table = QuantizationTable(
             self.preset.name,
             matmul,
@@ -184,8 +204,56 @@ class TableBuilder:
             self.embeddings(),
             centred=self.options.search.centre,
             offsets=offsets,
+            calibrated=True,
         )
         return table, report
+
+    def _least_steps(
+        self, name: str, matmul: Mapping[str, ActivationQuant]
+    ) -> NDArray[np.float64] | float:
+        """Steps, one or per channel, that what averages values must have at least; 0 for others.
+
+        An average is known to a fraction of a step of the values, and requantised to 8 bits by
+        factors below 1.
+        """
+        values = self._averaged(name)
+        if values is None or self.preset.softmax != "short":
+            return 0.0
+        quant = matmul[values]
+        wide = quant.high > WIDE_RANGE[1] >> VALUE_BITS
+        steps = quant.channel_scale * 2.0 ** ((VALUE_BITS if wide else 0) - CONTEXT_BITS)
+        return steps if steps.size in (1, self.needed[name].channels) else float(steps.max())
+
+    def _averaged(self, name: str) -> str | None:
+        """What attention of this name averages; None if it is something else."""
+        reader = Reader(name, FACTOR_BY_CHANNEL)
+        needed = self.needed
+        return next((other for other in self.operands if reader in needed[other].readers), None)
+
+    def _coarsen_factors(self, matmul: dict[str, ActivationQuant]) -> dict[str, float]:
+        """Give queries a coarser scale where products with keys would be too fine.
+
+        Their scores are then nearly equal, and so are the weights that attention makes of them.
+        """
+        coarser = {}
+        for name, value in self.needed.items():
+            factors = [
+                other
+                for other, operand in self.needed.items()
+                for reader in operand.readers
+                if (reader.name, reader.form) == (name, FACTOR)
+            ]
+            if value.need.finest is None or not set(factors) <= matmul.keys():
+                continue
+            bias = self.parameters[value.bias] if value.bias else np.zeros(1)
+            least = value.need.finest(float(np.abs(bias).max()))
+            product = math.prod(matmul[other].scale for other in factors)
+            if product < least:
+                share = least / product if len(set(factors)) > 1 else math.sqrt(least / product)
+                first = matmul[factors[0]]
+                matmul[factors[0]] = replace(first, scale=first.scale * share)
+                coarser[name] = share
+        return coarser
 
     def embeddings(self) -> dict[str, WeightQuant]:
         """Tables of rows: of 16 bits where they are small beside the others, if asked for."""
@@ -328,7 +396,7 @@ class TableBuilder:
                 result[name] = value.stream_for(statistics[name].magnitude * _SHORT_HEADROOM)
                 continue
             if not value.need.sums:
-                largest = max(statistics[name].magnitude * _HEADROOM, _SMALLEST_STREAM)
+                largest = _range(statistics[name].magnitude * _HEADROOM, value.section == "weights")
                 result[name] = ActivationQuant(largest / STREAM_HIGH, -STREAM_HIGH, STREAM_HIGH)
                 continue
             sums = {reader.name for reader in value.readers if reader.form == TERM}
@@ -336,14 +404,31 @@ class TableBuilder:
                 following = result[sums.pop()]
                 result[name] = ActivationQuant(following.scale, following.low, following.high)
             else:
-                result[name] = self._sum(statistics[name], value.need.short)
+                result[name] = self._sum(statistics[name], value)
         return result
 
-    def _sum(self, statistics: Statistics, may_be_short: bool) -> ActivationQuant:
+    def _sum(self, statistics: Statistics, value: Requirement) -> ActivationQuant:
         """Quantise a sum: in 15 bits where that serves most channels, otherwise in 20."""
-        short = max(statistics.magnitude * _SHORT_HEADROOM, _SMALLEST_STREAM) / SHORT_HIGH
+        needs = [self.needed[r.name].need for r in value.readers if r.form not in FACTORS]
+        least = max((need.finest(0.0) for need in needs if need.finest is not None), default=0.0)
+        short = max(_range(statistics.magnitude * _SHORT_HEADROOM) / SHORT_HIGH, least)
         median = float(np.median(statistics.channel_magnitude))
-        if may_be_short and median >= _CHANNEL_STEPS * short:
+        if value.need.short and median >= _CHANNEL_STEPS * short:
             return ActivationQuant(short, -SHORT_HIGH, SHORT_HIGH)
-        scale = max(statistics.magnitude, _SMALLEST_STREAM) / _SUM_STEPS
+        scale = max(_range(statistics.magnitude) / _SUM_STEPS, least)
         return ActivationQuant(scale, -SUM_HIGH, SUM_HIGH)
+
+
+def _range(magnitude: float, may_be_small: bool = True) -> float:
+    """Return what a stream reaches, which calibration saw go that far."""
+    small = may_be_small and 0 < magnitude < _SMALL_STREAM
+    return magnitude if small else max(magnitude, _SMALLEST_STREAM)
+
+
+def _with_room(rows: WeightQuant, bias: NDArray[np.float64], x: ActivationQuant) -> WeightQuant:
+    """Give rows whose bias is far larger than their products steps that leave it in int32."""
+    scale = np.maximum(rows.scale, np.abs(bias) / (x.scale * _LARGEST_BIAS))
+    if np.array_equal(scale, rows.scale):
+        return rows
+    values = np.rint(rows.values * (rows.scale / scale)[:, None])
+    return WeightQuant(values.astype(rows.values.dtype), scale)

@@ -15,6 +15,7 @@ from ..dialect.arrays import AnyArray, Integers, Reals
 from ..errors import CompilerError, LoweringError
 from ..quantization_table import ActivationQuant, QuantizationTable, WeightQuant
 from ..spec.fixed_point import DyadicVector
+from ..spec.nearest_scale import at_nearest_scale
 from ..spec.presets import Preset, preset
 from ..spec.short_requantise import ShortFactors
 from .forms import Form, storage, stored
@@ -47,6 +48,9 @@ class LoweringContext:
         The parameters themselves.
     values : dict
         Per canonical name the forms it has: operator name, kind of form, scale, zero point.
+    nearest : dict
+        Per operator whose operand has a scale that its approximation does not serve: ``scale``,
+        ``served`` and ``error`` of `at_nearest_scale`.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class LoweringContext:
         self.parameters: dict[str, Integers] = {}
         self.variables: list[relax.Var] = []
         self.values: dict[str, list[dict[str, Any]]] = {}
+        self.nearest: dict[str, dict[str, float]] = {}
 
     def emit(self, call: relax.Call) -> relax.Var:
         """Append an operator; return the variable it is bound to."""
@@ -216,6 +221,41 @@ class LoweringContext:
             return derive()
         except CompilerError as error:
             raise error.at(where) from None
+
+    def at_served_scale(
+        self,
+        where: str,
+        derive: Callable[[float], _Result],
+        scale: float,
+        error: Callable[[float, float], float],
+    ) -> tuple[_Result, float]:
+        """Derive constants at a scale; if calibration chose it, at the nearest that they serve.
+
+        Parameters
+        ----------
+        where
+            The operator.
+        derive
+            Constants at a scale.
+        scale
+            Of its operand.
+        error
+            What a result errs by, from the scale and the one that it is taken for.
+
+        Raises
+        ------
+        RangeError
+            If a given scale is not served.
+        """
+        if not self.table.calibrated:
+            return derive(scale), scale
+        constants, served = at_nearest_scale(derive, scale)
+        if served != scale:
+            worst = {"scale": float(scale), "served": float(served), "error": error(scale, served)}
+            known = self.nearest.setdefault(where, worst)
+            if worst["error"] > known["error"]:
+                self.nearest[where] = worst
+        return constants, served
 
     def record(self, name: str, kind: str, form: Form) -> None:
         """Remember a form of a canonical value, for reports and comparisons per layer."""

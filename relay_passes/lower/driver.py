@@ -44,7 +44,7 @@ class LoweredModel(NamedTuple):
         and ``zero_point``. ``outputs``: in order, each with ``name`` (canonical), ``value``,
         ``scale`` (number), ``zero_point`` and ``dtype``. ``inputs``: those that the caller
         quantises, each with ``name``, ``scale``, ``zero_point``, ``low``, ``high`` and ``dtype``;
-        absent where there are none.
+        absent where there are none. ``nearest``: see `LoweringContext`; absent where it is empty.
     """
 
     module: tvm.IRModule
@@ -115,6 +115,8 @@ def lower_to_integer(
     scales: dict[str, Any] = {"values": context.values, "outputs": outputs}
     if images:
         scales["inputs"] = [_describe_input(name, quant) for name, quant in images.items()]
+    if context.nearest:
+        scales["nearest"] = context.nearest
     return LoweredModel(builder.get(), context.parameters, scales)
 
 

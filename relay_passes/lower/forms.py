@@ -130,9 +130,12 @@ def multipliers(factors: Reals, magnitude: int, result_bits: int = 16) -> Dyadic
         If a factor is not finite, too large, or lost beside the largest.
     """
     bits = magnitude.bit_length()
+    # Of a factor so small nothing is left after rounding.
+    factors = np.where(np.abs(factors) * magnitude < 0.25, 0.0, factors)
     sizes = np.abs(factors[factors != 0])
     spread = int(np.ceil(np.log2(sizes.max() / sizes.min()))) if sizes.size else 0
     narrow = _INT32_PRODUCT_BITS - bits
-    if narrow - spread >= _USEFUL_BITS[result_bits]:
+    fits = sizes.max(initial=0.0) < 2.0 ** (narrow - 1)
+    if fits and narrow - spread >= _USEFUL_BITS[result_bits]:
         return dyadic_vector(factors, narrow)
     return dyadic_vector(factors, max(min(_INT64_PRODUCT_BITS - bits, 31), 1))

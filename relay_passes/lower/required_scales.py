@@ -59,6 +59,8 @@ class Requirement:
     section, weight
         Section of the table that holds the integers of the operator's matrix, and the matrix's
         parameter; "" if it has none.
+    bias
+        The parameter that is its bias; "" if it has none.
     matmul, stream
         Whether the table must hold the name in that section.
     readers
@@ -76,6 +78,7 @@ class Requirement:
     need: Need
     section: str = ""
     weight: str = ""
+    bias: str = ""
     matmul: bool = False
     stream: bool = False
     readers: list[Reader] = field(default_factory=list)
@@ -155,6 +158,7 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
                 int(variable.ty.shape.values[-1]),
                 need,
                 *matrix_of(call),
+                bias=getattr(operands_of(call).get("bias"), "name", ""),
                 matmul=MATMUL in need.result,
                 stream=STREAM in need.result,
             )

@@ -68,6 +68,9 @@ class Need:
     stream_for
         The stream form that suits the rule best as operand, from the largest magnitude; taken where
         nothing else reads the value.
+    finest
+        The smallest scale that is served: of the operand, or the product of those of two operands
+        read as `FACTOR`; from the largest magnitude of the bias that is added to their products.
     """
 
     operands: tuple[str, ...] = ()
@@ -79,6 +82,7 @@ class Need:
     short: bool = False
     averages: bool = False
     stream_for: Callable[[float], ActivationQuant] | None = None
+    finest: Callable[[float], float] | None = None
 
     @property
     def sums(self) -> bool:

@@ -175,7 +175,9 @@ class IntegerValue:
                 why="requantisation multiplies integers whose zero is the real 0",
                 todo="quantise this value symmetrically",
             )
-        factors = self.context.guard(name, lambda: native.scale / target)
+        # A larger factor gives the same: whatever is not 0 leaves the range.
+        outside = float(quant.high - quant.low + 1)
+        factors = self.context.guard(name, lambda: np.minimum(native.scale / target, outside))
         source = native.var
         if quant.splits is not None:
             factors = np.broadcast_to(factors, quant.splits.shape)[quant.columns]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -149,6 +149,12 @@ class PaperGelu:
                 )
             rows.append((poly.q_b, poly.q_c, one, shift, float(scale) * erf_scale / 2.0))
         return PaperGelu.of(rows)
+
+    @staticmethod
+    def joined(parts: Sequence[PaperGelu]) -> PaperGelu:
+        """Constants of the channels of several."""
+        arrays = ([getattr(part, item.name) for part in parts] for item in fields(PaperGelu))
+        return PaperGelu(*map(np.concatenate, arrays))
 
     @staticmethod
     def of(rows: Sequence[tuple[int, int, int, int, float]]) -> PaperGelu:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from tvm import relax
 
 from ... import integer
 from ...canonical.operators.attention import Attention
+from ...canonical.operators.pools import AttentionPool
 from ...dialect.arrays import Reals
 from ...dialect.calls import operands_of
 from ...errors import LoweringError, RangeError
 from ...quantization_table import ActivationQuant
 from ...spec import short_softmax, softmax
 from ...spec.distance_term import distance_table
+from ...spec.exponential import PolynomialExponential
 from ...spec.fixed_point import DyadicVector
+from ...spec.nearest_scale import finest_scale, largest_error
 from ...spec.presets import Preset
 from ...spec.score_cap import ScoreCap, capped_scale
 from ...spec.short_requantise import ShortFactors, short_factors
+from ...spec.short_softmax import ShortExponential
 from ..forms import Form, multipliers, stored
 from ..rule import FACTOR, FACTOR_BY_CHANNEL, MATMUL, Need, Node, activation, lowers
 from ..value import IntegerValue
@@ -26,11 +31,49 @@ from ..value import IntegerValue
 LARGEST_BIAS = 2**23
 """In units of the scores: half of what separates them from those of masked keys, so the other half
 is left for products, whose range is proven with the bias when the model is compiled."""
+_LARGEST_DISTANCE = 2**24  # of scores, in steps
 OPERANDS = (FACTOR, FACTOR, FACTOR_BY_CHANNEL)
 """How queries, keys and values are read."""
 
 
-@lowers(Attention, need=Need(operands=OPERANDS, result=(MATMUL,), averages=True))
+def _need(preset: Preset, call: relax.Call | None) -> Need:
+    """Queries and keys, whose products the exponential or the cap must serve."""
+    need = Need(operands=OPERANDS, result=(MATMUL,), averages=True)
+    if call is None:
+        return need
+    scale, cap = abs(float(call.attrs["scale"])), float(call.attrs["cap"])
+
+    def finest(bias: float) -> float:
+        if cap:
+            return finest_scale(lambda product: ScoreCap.from_scale(product, cap)) / scale
+        return max(finest_scale(preset.exponential_for), bias / LARGEST_BIAS) / scale
+
+    return replace(need, finest=finest)
+
+
+def exponential_of(
+    node: Node[Attention | AttentionPool], scale: float
+) -> ShortExponential | PolynomialExponential:
+    """Derive the exponential of scores of a scale."""
+
+    def error(scale: float, served: float) -> float:
+        return largest_error(lambda x: np.exp(-np.abs(x)), scale, served, _LARGEST_DISTANCE)
+
+    return node.context.at_served_scale(node.name, node.preset.exponential_for, scale, error)[0]
+
+
+def _cap_of(node: Node[Attention], scale: float) -> ScoreCap:
+    """Derive the cap of scores of a scale."""
+    cap = node.operator.cap
+
+    def error(scale: float, served: float) -> float:
+        return largest_error(lambda x: cap * np.tanh(x / cap), scale, served, _LARGEST_DISTANCE)
+
+    derive = partial(ScoreCap.from_scale, cap=cap)
+    return node.context.at_served_scale(f"{node.name}.cap", derive, scale, error)[0]
+
+
+@lowers(Attention, need=_need)
 def attention(node: Node[Attention]) -> IntegerValue:
     """Masked multi-head attention on int8 queries, keys and values.
 
@@ -61,9 +104,9 @@ def attention(node: Node[Attention]) -> IntegerValue:
     score_scale = float(q.scale[0] * k.scale[0]) * attributes.scale
     build, more = integer.attention, {}
     if attributes.cap:
-        more = {"cap": ScoreCap.from_scale(score_scale, attributes.cap)}
+        more = {"cap": _cap_of(node, score_scale)}
         build, score_scale = integer.capped_attention, capped_scale(attributes.cap)
-    exponential = node.preset.exponential_for(score_scale)
+    exponential = exponential_of(node, score_scale)
     ratio = context_scale(node, v) / quant.channel_scale
     factors = context_factors(ratio, node.preset, quant)
     out = node.context.emit(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
+from scipy.special import expit, ndtr
 from tvm import relax
 
 from ... import integer
@@ -19,6 +23,8 @@ from ...canonical.operators.functions import (
     Silu,
     Tanh,
 )
+from ...dialect.arrays import Reals
+from ...errors import RangeError
 from ...integer.operators.functions import FRACTION_BITS as SLOPE_BITS
 from ...quantization_table import ActivationQuant
 from ...spec.clipped import ClippedFunction, ClippedPolynomial, clipped_scale
@@ -26,14 +32,16 @@ from ...spec.exponential import BinaryExponential
 from ...spec.gelu import GELU, PaperGelu
 from ...spec.logarithm import LOG_BITS, Logarithm, log1p_relu
 from ...spec.logistic import SIGMOID, SIGMOID_BITS, SILU
+from ...spec.nearest_scale import at_nearest_scale, largest_error
 from ...spec.presets import Preset
 from ..forms import Form
 from ..rule import NATIVE, PLAIN, STREAM, Need, Node, lowers
 from ..value import IntegerValue
 
+_Constants = TypeVar("_Constants")
 _TANH_BITS = 15
 _CLIPPED_HIGH = 2**14 - 1
-_LOGARITHM_HIGH = 2**15 - 1
+_STREAM_HIGH = 2**15 - 1
 # The approximation of GELU is below 0.2 in absolute value for negative inputs.
 _GELU_LOBE = 0.2
 # beta x sigmoid(beta x) is never below -0.2785; the polynomial errs by 0.0035.
@@ -79,14 +87,29 @@ def clip(node: Node[Clip]) -> IntegerValue:
     return node.result(out, source.scale, max(abs(low), abs(high), 1))
 
 
+def _requantised(
+    node: Node[Tanh | Log1pRelu], source: Form, derive: Callable[[float], _Constants]
+) -> tuple[Form, _Constants]:
+    """Return the operand in 16 bits at a scale that is served, and the constants."""
+    wide = float(source.scale[0]) * source.magnitude / _STREAM_HIGH
+    constants, scale = at_nearest_scale(derive, wide)
+    quant = ActivationQuant(scale, -_STREAM_HIGH, _STREAM_HIGH)
+    return node.x.term(quant, node.name), constants
+
+
 @lowers(Tanh, need=PLAIN)
 def tanh(node: Node[Tanh]) -> IntegerValue:
     """Hyperbolic tangent, in both presets: int32 of 15 bits and the sign at the fixed scale 2^-15.
 
+    An operand of a scale that is not served is requantised to one that is.
     Emits ``integer.tanh`` (specification: `i-tanh`).
     """
     source = node.x.scalar()
-    exponential = BinaryExponential.for_tanh(float(source.scale[0]))
+    try:
+        exponential = BinaryExponential.for_tanh(float(source.scale[0]))
+    except RangeError:
+        # Coarser, or cut where the tangent is 1.
+        source, exponential = _requantised(node, source, BinaryExponential.for_tanh)
     out = node.emit(source.var, exponential, fraction_bits=_TANH_BITS)
     return node.result(out, np.array([2.0**-_TANH_BITS]), (1 << _TANH_BITS) - 1)
 
@@ -98,8 +121,14 @@ def log1p_of_relu(node: Node[Log1pRelu]) -> IntegerValue:
     Emits ``integer.log1p_relu`` (specification: `i-log1p`).
     """
     source = node.x.stream()
-    limit = min(source.magnitude, _LOGARITHM_HIGH)
-    constants = Logarithm.from_scale(float(source.scale[0]), limit)
+    limit = min(source.magnitude, _STREAM_HIGH)
+    derive = partial(Logarithm.from_scale, limit=limit)
+    try:
+        constants = derive(float(source.scale[0]))
+    except RangeError:
+        if source.scale[0] >= 1:  # a finer scale would cut numbers off
+            raise
+        source, constants = _requantised(node, source, derive)
     out = node.emit(source.var, constants)
     scale = np.array([math.ldexp(math.log(2), -LOG_BITS)])
     return node.result(out, scale, int(log1p_relu(limit, constants)))
@@ -113,36 +142,70 @@ class ClippedStream:
     ----------
     function
         What the polynomial approximates.
+    saturates
+        Whether it is all of the result: what lies beyond the coarsest scale that it serves may be
+        cut off.
     """
 
     function: ClippedFunction
+    saturates: bool = False
 
     def __call__(self, largest: float) -> ActivationQuant:
         """Return the form for values up to `largest`."""
         scale = clipped_scale(self.function.limit, largest)
+        if self.saturates:
+            scale = at_nearest_scale(self.constants, scale)[1]
         return ActivationQuant(scale, -_CLIPPED_HIGH, _CLIPPED_HIGH)
+
+    def constants(self, scale: float) -> ClippedPolynomial:
+        """Derive the polynomial."""
+        return ClippedPolynomial.from_scale(scale, self.function)
 
     def read(self, operand: IntegerValue, consumer: str) -> Form:
         """Return the stream form of `operand`, requantised once more where its scale is another."""
         source = operand.stream()
         scale = float(source.scale[0])
-        if source.magnitude < 2**15 and self.function.up_shift(scale) is not None:
+        wish = self(scale * source.magnitude)
+        fits = source.magnitude < 2**15
+        if fits and (scale == wish.scale or self.function.up_shift(scale) is not None):
             return source
-        return operand.term(self(scale * source.magnitude), consumer)
+        return operand.term(wish, consumer)
 
 
-def _approximated(
-    node: Node[Sigmoid | Silu | Gelu], function: ClippedFunction
-) -> tuple[Form, relax.Var]:
-    """Emit a polynomial that stays in 16 bits; its operand, and its result, int16."""
-    source = ClippedStream(function).read(node.x, node.name)
-    constants = ClippedPolynomial.from_scale(float(source.scale[0]), function)
-    return source, node.emit(source.var, constants)
+def _times_line(
+    node: Node[Silu | Gelu], wish: ClippedStream, line: Callable[[Reals], Reals], lobe: float
+) -> IntegerValue:
+    """Emit a function that is near 0 or its operand beyond the limit of its polynomial.
+
+    Parameters
+    ----------
+    node
+        The call.
+    wish
+        The form that it reads. Where its scale is too coarse for the polynomial, constants of a
+        finer one are off by a step or two, within some dozens of steps of 0.
+    line
+        The function.
+    lobe
+        Bound of its negative results.
+    """
+    source = wish.read(node.x, node.name)
+    scale = float(source.scale[0])
+
+    def error(scale: float, served: float) -> float:
+        return largest_error(line, scale, served, source.magnitude, in_steps=True)
+
+    constants, served = node.context.at_served_scale(node.name, wish.constants, scale, error)
+    out = node.emit(source.var, constants)
+    return node.result(out, source.scale, max(source.magnitude, math.ceil(lobe / served)))
+
+
+_SIGMOID_STREAM = ClippedStream(SIGMOID, saturates=True)
 
 
 @lowers(
     Sigmoid,
-    need=Need(operands=(STREAM,), plain=True, one_sided=True, stream_for=ClippedStream(SIGMOID)),
+    need=Need(operands=(STREAM,), plain=True, one_sided=True, stream_for=_SIGMOID_STREAM),
 )
 def sigmoid(node: Node[Sigmoid]) -> IntegerValue:
     """The logistic function, in both presets: int16 at the fixed scale 2^-15.
@@ -152,7 +215,8 @@ def sigmoid(node: Node[Sigmoid]) -> IntegerValue:
 
         y = sigmoid(x)  →  r = integer.requantise(x, m);  y = integer.sigmoid(r)
     """
-    _, out = _approximated(node, SIGMOID)
+    source = _SIGMOID_STREAM.read(node.x, node.name)
+    out = node.emit(source.var, _SIGMOID_STREAM.constants(float(source.scale[0])))
     return node.result(out, np.array([2.0**-SIGMOID_BITS]), 2**SIGMOID_BITS - 1)
 
 
@@ -169,9 +233,8 @@ def silu(node: Node[Silu]) -> IntegerValue:
     Expects x as `sigmoid` does. Emits ``integer.silu`` (specification: `i-SiLU`).
     """
     beta = node.operator.beta
-    source, out = _approximated(node, SILU.of_multiple(beta))
-    lobe = math.ceil(_SILU_LOBE / beta / float(source.scale[0]))
-    return node.result(out, source.scale, max(source.magnitude, lobe))
+    wish = ClippedStream(SILU.of_multiple(beta))
+    return _times_line(node, wish, lambda x: x * expit(beta * x), _SILU_LOBE / beta)
 
 
 def _need_of_gelu(preset: Preset, call: relax.Call | None) -> Need:
@@ -196,14 +259,37 @@ def gelu(node: Node[Gelu]) -> IntegerValue:
         g = gelu(y)  →  g = integer.gelu_paper(y, q_b, q_c, q_1, erf_shift)      # paper
     """
     if node.preset.gelu == "polynomial":
-        source, out = _approximated(node, GELU)
-        lobe = math.ceil(_GELU_LOBE / float(source.scale[0]))
-        return node.result(out, source.scale, max(source.magnitude, lobe))
+        return _times_line(node, ClippedStream(GELU), _gelu, _GELU_LOBE)
     source = node.x.native()
     if source.zero_point != 0 or not (source.scale > 0).all():
         source = node.x.stream()
-    constants = PaperGelu.from_scales(source.scale, node.preset.erf_coefficients)
-    return node.value(published_gelu(node, source, constants))
+
+    try:
+        k = PaperGelu.from_scales(source.scale, node.preset.erf_coefficients)
+    except RangeError:
+        if not node.context.table.calibrated:
+            raise
+        k = _nearest_gelu(node, source)
+    return node.value(published_gelu(node, source, k))
+
+
+def _nearest_gelu(node: Node[Gelu], source: Form) -> PaperGelu:
+    """Constants of each channel at its scale, or the nearest that the published form serves."""
+
+    def derive(scale: float) -> PaperGelu:
+        return PaperGelu.from_scales(np.array([scale]), node.preset.erf_coefficients)
+
+    def error(scale: float, served: float) -> float:
+        return largest_error(_gelu, scale, served, source.magnitude, in_steps=True)
+
+    rows = [node.context.at_served_scale(node.name, derive, s, error) for s in source.scale]
+    constants = PaperGelu.joined([channel for channel, _ in rows])
+    served = np.array([scale for _, scale in rows])
+    return replace(constants, scales=constants.scales * (source.scale / served))
+
+
+def _gelu(x: Reals) -> Reals:
+    return np.asarray(x * ndtr(x))
 
 
 def published_gelu(node: Node[Gelu], source: Form, k: PaperGelu) -> Form:

@@ -13,6 +13,7 @@ from ...canonical.operators.norms import L2Norm, LayerNorm, RmsNorm
 from ...quantization_table import ActivationQuant
 from ...spec import layer_norm as wide
 from ...spec.layer_norm import LayerNormAffine, LayerNormConstants
+from ...spec.nearest_scale import finest_scale
 from ...spec.presets import Preset
 from ...spec.short_layer_norm import INPUT_LIMIT, ShortLayerNorm
 from ..forms import Form, storage
@@ -54,7 +55,16 @@ def _need(preset: Preset, call: relax.Call | None) -> Need:
     Rows that are tokens are sums, as a rule, and come as such.
     """
     need = Need(operands=(SCALAR,), result=(STREAM,), plain=True)
-    by_head = call is not None and len(call.args[1].ty.shape.values) > 1
+    if call is None:
+        return need
+    shape, epsilon = call.args[1].ty.shape.values, float(call.attrs["epsilon"])
+
+    def finest(_bias: float) -> float:
+        return finest_scale(
+            lambda scale: LayerNormConstants.from_scale(scale, epsilon, int(shape[-1]))
+        )
+
+    need, by_head = replace(need, finest=finest), len(shape) > 1
     return replace(need, stream_for=short_rows) if by_head and preset.short else need
 
 

@@ -15,7 +15,7 @@ from ...quantization_table import ActivationQuant
 from ..forms import Form, stored
 from ..rule import FACTOR_BY_CHANNEL, MATMUL, NATIVE, PLAIN, STREAM, Need, Node, activation, lowers
 from ..value import IntegerValue
-from .attention import check_operand, context_factors
+from .attention import check_operand, context_factors, exponential_of
 
 # The mean of n integers is known to 1/n of a step; eight bits keep that for 256 tokens.
 _MEAN_BITS = 8
@@ -113,7 +113,7 @@ def attention_pool(node: Node[AttentionPool]) -> IntegerValue:
         v.var,
         node.parameter("multiplier", factors.multipliers),
         *node.operands[2:],
-        exponential=node.preset.exponential_for(float(scores.scale[0])),
+        exponential=exponential_of(node, float(scores.scale[0])),
         shift=factors.shift,
         **stored(quant),
     )
