@@ -281,20 +281,25 @@ def _task(folder: Path) -> str:
     settings = transformer_settings(folder)
     task = settings.get("transformer_task") or "feature-extraction"
     taken, given = _OUTPUTS.get(str(task), ("", ""))
-    text = (settings.get("modality_config") or {}).get("text", {})
-    found: dict[str, tuple[Any, set[Any]]] = {
-        "task": (task, {*_OUTPUTS}),
-        "module_output_name": (settings.get("module_output_name"), {None, given}),
-        "method_output_name": (text.get("method_output_name"), {None, taken}),
-        "method": (text.get("method"), {None, "forward"}),
+    texts = _mapping(_mapping(settings, "modality_config"), "text")
+    found: dict[str, tuple[Any, list[Any]]] = {
+        "task": (task, [*_OUTPUTS]),
+        "module_output_name": (settings.get("module_output_name"), [None, given]),
+        "method_output_name": (texts.get("method_output_name"), [None, taken]),
+        "method": (texts.get("method"), [None, "forward"]),
     }
     for name, (value, known) in found.items():
         if value not in known:
             raise _refused("Transformer", str(folder), f"its {name} is {value!r}")
     for name in _ARGUMENTS:
-        if changed := sorted({*(settings.get(name) or ())} - _HARMLESS):
+        if changed := sorted(_mapping(settings, name).keys() - _HARMLESS):
             raise _refused("Transformer", str(folder), f"its {name} set {', '.join(changed)}")
     return str(task)
+
+
+def _mapping(settings: JsonObject, name: str) -> JsonObject:
+    value = settings.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _refused(what: str, where: str, why: str) -> ModelSourceError:

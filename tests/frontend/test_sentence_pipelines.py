@@ -12,6 +12,7 @@ import torch
 
 from ibert_tvm.frontend import ModelSourceError, load
 from ibert_tvm.frontend.model import CanonicalModel
+from ibert_tvm.frontend.sentence_pipeline import read_pipeline
 from tests.frontend.imports import ops, run, verified
 from tests.frontend.sentence_folders import (
     CHANNELS,
@@ -24,6 +25,7 @@ from tests.frontend.sentence_folders import (
     pooling,
     random_weights,
     save,
+    save_modules,
 )
 
 SPARSE = "sentence_transformers.sparse_encoder.models."
@@ -193,6 +195,24 @@ def test_what_is_not_computed_is_refused(name, plain, tmp_path, messages):
     (tmp_path / "modules.json").write_text(json.dumps(listed))
     with messages.raises(ModelSourceError):
         load(tmp_path)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "another name": {"module_output_name": ["sentence_embedding"]},
+    "another output": {"modality_config": {"text": {"method_output_name": ["a", "b"]}}},
+    "another method": {"modality_config": {"text": {"method": "get_text_features"}}},
+    "another task": {"transformer_task": ["retrieval"]},
+    "other arguments": {"config_args": {"num_hidden_layers": 1, "unpad_inputs": True}},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_that_change_the_output_are_refused(name, tmp_path, messages):
+    save_modules(tmp_path, [TRANSFORMER, pooling("mean")])
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps(SETTINGS[name]))
+    (tmp_path / "config.json").write_text("{}")
+    with messages.raises(ModelSourceError):
+        read_pipeline(tmp_path, json.loads((tmp_path / "modules.json").read_text()))
 
 
 @pytest.mark.slow
