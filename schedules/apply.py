@@ -19,7 +19,8 @@ from .key_blocks import skip_key_blocks
 from .linear import LinearRule
 from .row_guard import guard_rows
 from .rows import RowsRule, SerialRule
-from .rule import Rejection, kernel_name
+from .rule import kernel_name
+from .stages import NotElementwise
 from .tiles import Tile, with_tile, without_tile
 from .weight_prefetch import request_panels
 
@@ -62,13 +63,15 @@ def schedule_kernel(
         rules = CPU_RULES if target.gpu is None else CUDA_RULES
     rejections = []
     for rule in rules:
-        result = rule.apply(func, target)
-        if not isinstance(result, Rejection):
-            log.debug("kernel %s scheduled by rule %s", name, rule.name)
-            if isinstance(result, s_tir.Schedule):
-                result = _finished(result, name, target)
-            return result.with_attr("tirx.is_scheduled", True)
-        rejections.append(f"{result.rule}: {result.reason}")
+        try:
+            result = rule.schedule(func, target)
+        except NotElementwise as reason:
+            rejections.append(f"{rule.name}: {reason}")
+            continue
+        log.debug("kernel %s scheduled by rule %s", name, rule.name)
+        if isinstance(result, s_tir.Schedule):
+            result = _finished(result, name, target)
+        return result.with_attr("tirx.is_scheduled", True)
     raise ScheduleError(
         what=f"no schedule for a kernel of kind {kernel_name(func)!r}",
         where=f"kernel {name}, target {target.name}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 from tvm import tirx
@@ -14,14 +13,6 @@ from .stages import NotElementwise
 Scheduled = TypeVar("Scheduled")
 
 
-@dataclass(frozen=True)
-class Rejection:
-    """A rule does not apply, and why."""
-
-    rule: str
-    reason: str
-
-
 class Rule(Generic[Scheduled]):
     """Base of the rules: the strategy for one structure of a kernel."""
 
@@ -30,13 +21,6 @@ class Rule(Generic[Scheduled]):
     def schedule(self, func: tirx.PrimFunc, target: TargetDescription) -> Scheduled:
         """Schedule `func` for `target`; NotElementwise says why not."""
         raise NotImplementedError
-
-    def apply(self, func: tirx.PrimFunc, target: TargetDescription) -> Scheduled | Rejection:
-        """Schedule `func` for `target`, or say why not."""
-        try:
-            return self.schedule(func, target)
-        except NotElementwise as reason:
-            return Rejection(self.name, str(reason))
 
 
 class GpuRule(Rule[tirx.PrimFunc]):

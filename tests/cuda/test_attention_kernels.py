@@ -19,7 +19,6 @@ from ibert_tvm.schedules.cuda.attention_tile import (
     AttentionTile,
     candidate_tiles,
 )
-from ibert_tvm.schedules.rule import Rejection
 from ibert_tvm.schedules.stages import StageGraph
 from ibert_tvm.schedules.tiles import with_tile
 from ibert_tvm.targets import Gpu, get_target
@@ -30,6 +29,7 @@ from tests.cuda.attention_kernels import PRESETS, AttentionCase, AttentionKernel
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.cuda.tools import cuda_toolchain
 from tests.examples import examples
+from tests.schedules.machine import refusal
 
 # Capability 7.5 copies through registers and multiplies 8 x 8 x 16; from 8.0 on copies are
 # asynchronous and products 16 x 8 x 32.
@@ -50,7 +50,7 @@ def scheduled_kernel(
 ) -> tirx.PrimFunc:
     """Schedule a kernel by its rule, with the rule's decisions or others."""
     func = kernel.func if tile is None else with_tile(kernel.func, tile)
-    scheduled = AttentionRule().apply(func, get_target(target))
+    scheduled = AttentionRule().schedule(func, get_target(target))
     assert isinstance(scheduled, tirx.PrimFunc), scheduled
     return scheduled
 
@@ -254,16 +254,16 @@ def test_weights_are_stored_as_they_are() -> None:
 
 def test_another_target_is_left_to_others() -> None:
     kernel = attention_kernel(get_target("t4"), AttentionCase())
-    rejection = AttentionRule().apply(kernel.func, get_target("rpi4"))
-    assert rejection == Rejection("attention", "target rpi4 is no GPU")
+    assert refusal(AttentionRule(), kernel.func, get_target("rpi4")) == "target rpi4 is no GPU"
 
 
 def test_stored_weights_with_an_offset_are_left_to_others() -> None:
     target = get_target("t4")
     description = replace(target, dot=replace(target.dot, either_sign=False))
     kernel = attention_kernel(description, AttentionCase())
-    assert AttentionRule().apply(kernel.func, target) == Rejection(
-        "attention", "the weights of attention are not stored as unsigned bytes"
+    assert (
+        refusal(AttentionRule(), kernel.func, target)
+        == "the weights of attention are not stored as unsigned bytes"
     )
 
 
@@ -271,8 +271,9 @@ def test_heads_that_do_not_fit_are_left_to_others() -> None:
     target = get_target("t4")
     case = AttentionCase("paper", seq_len=2, heads=1, head_dim=2048, merged=False)
     kernel = attention_kernel(target, case, evaluated=False)
-    assert AttentionRule().apply(kernel.func, target) == Rejection(
-        "attention", "heads of 2048 channels do not fit shared memory"
+    assert (
+        refusal(AttentionRule(), kernel.func, target)
+        == "heads of 2048 channels do not fit shared memory"
     )
 
 
@@ -280,9 +281,8 @@ def test_what_is_no_attention_of_emission_is_left_to_others() -> None:
     x = te.placeholder((4, 4), "int8", name="x")
     copy = te.compute((4, 4), lambda i, j: x[i, j], name="copy")
     func = te.create_prim_func([x, copy]).with_attr("ibert.kernel", "attention")
-    assert AttentionRule().apply(func, get_target("t4")) == Rejection(
-        "attention",
-        "the kernel has no two matrix products, one of the other's scores",
+    assert refusal(AttentionRule(), func, get_target("t4")) == (
+        "the kernel has no two matrix products, one of the other's scores"
     )
 
 

@@ -67,7 +67,7 @@ def test_division_equals_that_of_numpy(dtype: str) -> None:
         for name, (op, _) in OPERATORS.items()
     ]
     func = te.create_prim_func([x, y, *results])
-    written = ElementwiseRule().apply(func, get_target("t4"))
+    written = ElementwiseRule().schedule(func, get_target("t4"))
     found = run_kernel(written, [a, b, *[np.zeros_like(a)] * len(results)], orders=["forward"])
     for name, got in zip(OPERATORS, found[2:], strict=True):
         np.testing.assert_array_equal(got, OPERATORS[name][1](a, b), name)
@@ -90,7 +90,7 @@ def test_square_roots_and_logarithms_are_exact() -> None:
     x = te.placeholder(n.shape, "int64", name="n")
     root = te.compute(n.shape, lambda i, j: square_root(x[i, j]), name="root")
     log = te.compute(n.shape, lambda i, j: floor_log2(tirx.max(root[i, j], 1)), name="log")
-    written = ElementwiseRule().apply(te.create_prim_func([x, root, log]), get_target("t4"))
+    written = ElementwiseRule().schedule(te.create_prim_func([x, root, log]), get_target("t4"))
     blank = np.zeros(n.shape, "int32")
     _, got, logs = run_kernel(written, [n, blank, blank], orders=["forward"])
     wide = got.astype("int64")
@@ -116,7 +116,7 @@ def test_reciprocals_are_exact() -> None:
     n = np.maximum(n, 1)[-(n.size - n.size % 16) :].astype("int32").reshape(-1, 16)
     x = te.placeholder(n.shape, "int32", name="n")
     result = te.compute(n.shape, lambda i, j: normalised_reciprocal(x[i, j]), name="result")
-    written = ElementwiseRule().apply(te.create_prim_func([x, result]), get_target("t4"))
+    written = ElementwiseRule().schedule(te.create_prim_func([x, result]), get_target("t4"))
     _, got = run_kernel(written, [n, np.zeros_like(n)], orders=["forward"])
     bits = np.array([int(value).bit_length() - 1 for value in n.ravel()]).reshape(n.shape)
     np.testing.assert_array_equal(got, (1 << (15 + bits)) // n.astype("int64"))

@@ -8,7 +8,6 @@ from tvm import tirx
 from ibert_tvm.schedules import ScheduleError
 from ibert_tvm.schedules.cuda.gemm_tile import GemmTile
 from ibert_tvm.schedules.cuda.linear import TensorCoreLinearRule
-from ibert_tvm.schedules.rule import Rejection
 from ibert_tvm.schedules.tiles import AttentionTile, with_tile
 from ibert_tvm.targets import get_target
 from tests.cuda.attention_kernels import AttentionCase, attention_kernel
@@ -21,6 +20,7 @@ from tests.cuda.linear_kernels import (
 )
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
+from tests.schedules.machine import refusal
 
 
 def run(
@@ -28,7 +28,7 @@ def run(
 ) -> None:
     """Schedule a kernel, execute it, and compare."""
     func = kernel.func if tile is None else with_tile(kernel.func, tile)
-    scheduled = TensorCoreLinearRule().apply(func, get_target(target))
+    scheduled = TensorCoreLinearRule().schedule(func, get_target(target))
     assert isinstance(scheduled, tirx.PrimFunc), scheduled
     kernel.check(run_kernel(scheduled, kernel.arguments, target, observed=observed))
 
@@ -103,22 +103,22 @@ def test_the_rule_says_what_it_does_not_take() -> None:
     rule = TensorCoreLinearRule()
     func = linear_function(get_target("t4"), LinearCase())
     other = attention_kernel(get_target("t4"), AttentionCase()).func
-    assert rule.apply(other, get_target("t4")) == Rejection(
-        "tensor core linear", "the kernel is no matrix product of rows and columns"
+    assert (
+        refusal(rule, other, get_target("t4"))
+        == "the kernel is no matrix product of rows and columns"
     )
-    assert rule.apply(func, get_target("x86-64")) == Rejection(
-        "tensor core linear", "target x86-64 is no GPU"
-    )
+    assert refusal(rule, func, get_target("x86-64")) == "target x86-64 is no GPU"
     packed = linear_function(get_target("aarch64-dotprod"), LinearCase())
-    assert rule.apply(packed, get_target("t4")) == Rejection(
-        "tensor core linear", "weights are packed as (12, 16, 4, 4) for a depth of 64"
+    assert (
+        refusal(rule, packed, get_target("t4"))
+        == "weights are packed as (12, 16, 4, 4) for a depth of 64"
     )
 
 
 def test_decisions_that_the_device_cannot_follow_are_an_error() -> None:
     func = linear_function(get_target("t4"), LinearCase())
     with pytest.raises(ScheduleError) as caught:
-        TensorCoreLinearRule().apply(
+        TensorCoreLinearRule().schedule(
             with_tile(func, GemmTile(128, 128, 64, 64, 1, 64, 3)), get_target("t4")
         )
     assert str(caught.value) == (
@@ -128,7 +128,9 @@ def test_decisions_that_the_device_cannot_follow_are_an_error() -> None:
         "  what to do: tune for this target"
     )
     with pytest.raises(ScheduleError) as caught:
-        TensorCoreLinearRule().apply(with_tile(func, AttentionTile(1, 1, 1, 1)), get_target("t4"))
+        TensorCoreLinearRule().schedule(
+            with_tile(func, AttentionTile(1, 1, 1, 1)), get_target("t4")
+        )
     assert str(caught.value) == (
         "a kernel was given the decisions of another kind\n"
         "  where: plain\n"

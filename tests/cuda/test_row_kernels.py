@@ -13,7 +13,6 @@ from ibert_tvm.schedules.cuda.columns import ColumnSumsRule
 from ibert_tvm.schedules.cuda.elementwise import ElementwiseRule
 from ibert_tvm.schedules.cuda.fallback import FallbackRule
 from ibert_tvm.schedules.cuda.rows import RowsRule
-from ibert_tvm.schedules.rule import Rejection
 from ibert_tvm.targets import get_target
 from tests.arm.row_kernels import KERNELS, wide_attention
 from tests.cuda.row_kernels import ProgramKernel, program_kernels
@@ -21,6 +20,7 @@ from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
 from tests.passes import test_images as images
 from tests.passes.models import encoder_program
+from tests.schedules.machine import refusal
 
 RULES = {
     rule.name: rule for rule in (ElementwiseRule(), RowsRule(), ColumnSumsRule(), FallbackRule())
@@ -67,7 +67,7 @@ def check(
     observed: bool = False,
 ) -> None:
     """Write a kernel by the rule it should take, execute it, and compare."""
-    written = RULES[rule].apply(func, get_target(target))
+    written = RULES[rule].schedule(func, get_target(target))
     assert isinstance(written, tirx.PrimFunc), written
     unwritten = [np.full(output.shape, 77, output.dtype) for output in outputs]
     found = run_kernel(written, [*inputs, *unwritten], target, observed)
@@ -163,7 +163,7 @@ def test_ids_outside_of_a_table_are_clamped() -> None:
     ids, table, *others = kernel.inputs
     wild = np.array([[-1, 10**9, -(2**31), 49]], "int32")
     last = len(table) - 1
-    written = ElementwiseRule().apply(kernel.func, get_target("t4"))
+    written = ElementwiseRule().schedule(kernel.func, get_target("t4"))
     blank = np.zeros_like(kernel.outputs[0])
     *_, got = run_kernel(written, [wild, table, *others, blank])
     clamped = np.array([[0, last, 0, last]], ids.dtype)
@@ -195,16 +195,12 @@ def test_rules_say_what_they_do_not_take() -> None:
     target = get_target("t4")
     norm = KERNELS["layer_norm"](target, 2, 16).func
     pool = KERNELS["mean_pool"](target, 2, 16).func
-    assert RULES["elementwise"].apply(norm, target) == Rejection(
-        "elementwise", "stage 'sum' is a reduction"
+    assert refusal(RULES["elementwise"], norm, target) == "stage 'sum' is a reduction"
+    assert (
+        refusal(RULES["rows"], pool, target) == "stage 'count' adds up something else than channels"
     )
-    assert RULES["rows"].apply(pool, target) == Rejection(
-        "rows", "stage 'count' adds up something else than channels"
-    )
-    assert RULES["column sums"].apply(norm, target) == Rejection(
-        "column sums", "there is no reduction over one axis for every row and channel"
+    assert refusal(RULES["column sums"], norm, target) == (
+        "there is no reduction over one axis for every row and channel"
     )
     for name in ("elementwise", "rows", "column sums"):
-        assert RULES[name].apply(norm, get_target("x86-64")) == Rejection(
-            name, "target x86-64 is no GPU"
-        )
+        assert refusal(RULES[name], norm, get_target("x86-64")) == "target x86-64 is no GPU"

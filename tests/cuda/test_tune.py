@@ -282,7 +282,7 @@ def test_candidates_are_compiled_and_audited(tmp_path: Path) -> None:
     builder = KernelBuilder(target, 120.0)
     try:
         for rule, outcome in ((TensorCoreLinearRule(), ""), (FallbackRule(), "IMMA")):
-            kernel = rule.apply(task.function, target)
+            kernel = rule.schedule(task.function, target)
             assert isinstance(kernel, tirx.PrimFunc)
             named = kernel.with_attr("global_symbol", "kernel").with_attr("ibert.macs", 8 * 32 * 48)
             error = builder.build(named, tmp_path / "kernel.so")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 import tvm
 from tvm import tirx
 
 from ibert_tvm.relay_passes.emit import KernelLayout
+from ibert_tvm.schedules.rule import Rule
+from ibert_tvm.schedules.stages import NotElementwise
 from ibert_tvm.targets import TargetDescription
 from tests.twins import runnable_target
 
@@ -40,3 +45,10 @@ class Kernels:
     def assembly(self) -> str:
         """Assembly text of all kernels."""
         return str(self.library.mod.inspect_source("asm"))
+
+
+def refusal(rule: Rule[Any], func: tirx.PrimFunc, target: TargetDescription) -> str:
+    """Why a rule does not take a kernel."""
+    with pytest.raises(NotElementwise) as caught:
+        rule.schedule(func, target)
+    return str(caught.value)

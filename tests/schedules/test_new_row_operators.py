@@ -52,7 +52,7 @@ def test_on_a_gpu(operator: Operator) -> None:
 @pytest.mark.parametrize("name", ["x86-64", "cortex-m4"])
 def test_rows_are_parallel_and_worked_on_at_once(operator: Operator, name: str) -> None:
     kernel, target = operator(), get_target(name)
-    schedule = RowsRule().apply(kernel.func, target)
+    schedule = RowsRule().schedule(kernel.func, target)
     text = schedule.mod["main"].script(show_meta=False)
     assert f"T.parallel({ROWS}, " in text
     if kernel.name in ("root_mean_square_like", "softmax_like", "requantise_by_maximum"):

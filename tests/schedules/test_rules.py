@@ -16,12 +16,13 @@ from ibert_tvm.relay_passes.passes import TargetKind, lower_to_kernels, phases_o
 from ibert_tvm.schedules import ScheduleError, schedule_kernel, schedule_module
 from ibert_tvm.schedules.apply import CPU_RULES
 from ibert_tvm.schedules.loops import largest_divisor, vectorise_innermost
-from ibert_tvm.schedules.rule import Rejection, kernel_name
+from ibert_tvm.schedules.rule import kernel_name
+from ibert_tvm.schedules.stages import NotElementwise
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.examples import examples
 from tests.passes.models import encoder_program
 from tests.passes.small import UNPACKED
-from tests.schedules.machine import TARGETS, layout_of
+from tests.schedules.machine import TARGETS, layout_of, refusal
 from tests.snapshots import Messages
 
 RULES = {rule.name: rule for rule in CPU_RULES}
@@ -86,12 +87,11 @@ def test_a_kernel_is_taken_by_its_rule_and_refused_by_the_others(kernels, target
     func = kernels[kind]
     takers = []
     for rule in CPU_RULES:
-        result = rule.apply(func, target)
-        if not isinstance(result, Rejection):
-            assert isinstance(result, s_tir.Schedule)
+        try:
+            assert isinstance(rule.schedule(func, target), s_tir.Schedule)
             takers.append(rule.name)
-        elif rule.name in REASONS:
-            assert result == Rejection(rule.name, REASONS[rule.name])
+        except NotElementwise as reason:
+            assert str(reason) == REASONS.get(rule.name, str(reason))
     assert takers[0] == EXPECTED[kind]
     # Positions that read nothing are entries of rows too, of the simplest kind.
     assert set(takers) <= {EXPECTED[kind], *(["rows"] if kind == "position_ids" else [])}
@@ -105,7 +105,7 @@ def test_a_kernel_is_taken_by_its_rule_and_refused_by_the_others(kernels, target
     ],
 )
 def test_the_rule_for_rows_says_what_it_does_not_take(kernels, target, kind, reason) -> None:
-    assert RULES["rows"].apply(kernels[kind], target) == Rejection("rows", reason)
+    assert refusal(RULES["rows"], kernels[kind], target) == reason
 
 
 def _renamed(func: tirx.PrimFunc, name: Callable[[str], str]) -> tirx.PrimFunc:
@@ -172,8 +172,8 @@ def test_the_first_rule_that_applies_is_used() -> None:
     class Never:
         name = "never"
 
-        def apply(self, func, target):
-            return Rejection(self.name, "never")
+        def schedule(self, func, target):
+            raise NotElementwise("never")
 
     func, target = kernels_of(module_for(get_target("x86-64")))["add"], get_target("x86-64")
     scheduled = schedule_kernel("k", func, target, (Never(), RULES["rows"]))
