@@ -52,3 +52,25 @@ def require(*packages: str, to: str, why: str, todo: str, where: str = "ibert_tv
         if importlib.util.find_spec(package) is None:
             what = f"{to} needs {package}, which is not installed"
             raise MissingExtraError(what, where, why, todo)
+
+
+def more_than_encoder(name: str, where: str, pools: bool = False) -> ModelSourceError:
+    """Return the error of a class whose head would be left out without being asked.
+
+    Parameters
+    ----------
+    name
+        The class.
+    where
+        What says so.
+    pools
+        Whether it has a pooled output.
+    """
+    return ModelSourceError(
+        f"{name} computes more than its encoder",
+        where=where,
+        why="the output of this class is none of the heads that are known",
+        todo="choose head='none' for the encoder alone, "
+        + "head='pooled' for its pooled output, " * pools
+        + "or give a module that returns what you need as a tensor",
+    )

@@ -118,8 +118,12 @@ class HfFolder:
         if self.pipeline is not None and self.pipeline.steps:
             wanted = PooledTokens if self.pipeline.is_pooling else WholePipeline
             return next(h.name for h in HEADS.values() if isinstance(h.finish, wanted))
-        classes = self.config.get("architectures") or [""]
-        return head_of_class(str(classes[0]))
+        return head_of_class(self.declared)
+
+    @property
+    def declared(self) -> str:
+        """The transformers class that the configuration names; empty if it names none."""
+        return str((self.config.get("architectures") or [""])[0])
 
     def provenance(self, head: str) -> JsonDict:
         """Return what `ibert_tvm.frontend.finish.described` notes of a model with this head."""

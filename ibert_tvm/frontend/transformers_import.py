@@ -18,7 +18,7 @@ from ..common.errors import error_lines
 from ..model.heads import HEADS, PooledTokens, Returned, WholePipeline, head_of_class
 from ..model.model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit
-from .errors import ModelSourceError, UnsupportedModelError
+from .errors import ModelSourceError, UnsupportedModelError, more_than_encoder
 from .finish import described, finish
 from .heads import FeatureModelWithHead, ImageModelWithHead, ModelWithHead
 from .hf_folder import TESTED_ARCHITECTURES, HfFolder, padding_id
@@ -366,11 +366,10 @@ def _check_class(folder: HfFolder, model: Any) -> None:
 
     Heads of pretraining are left out: their folders are what encoders are published as.
     """
-    declared = str((folder.config.get("architectures") or [""])[0])
     mappings = transformers.models.auto.modeling_auto
     tables = [dict(getattr(mappings, f"MODEL_{kind}MAPPING_NAMES")) for kind in _LEFT_OUT]
-    if declared not in ("", type(model).__name__, *tree_leaves(tables)):
-        raise _more_than_encoder(declared, str(folder.model / "config.json"))
+    if folder.declared not in ("", type(model).__name__, *tree_leaves(tables)):
+        raise more_than_encoder(folder.declared, str(folder.model / "config.json"))
 
 
 def _check_no_head(model: Any) -> None:
@@ -384,7 +383,7 @@ def _check_no_head(model: Any) -> None:
     ]
     name = type(model).__name__
     if others:
-        raise _more_than_encoder(name, ", ".join(others))
+        raise more_than_encoder(name, ", ".join(others))
     leaves = {key: value.detach().requires_grad_() for key, value in model.named_parameters()}
     try:
         with evaluating(model), torch.enable_grad():
@@ -403,7 +402,7 @@ def _check_no_head(model: Any) -> None:
         ) from error
     first = next(iter(result))
     if first != "last_hidden_state":
-        raise _more_than_encoder(name, first, "pooler_output" in result)
+        raise more_than_encoder(name, first, "pooler_output" in result)
     if main in REAL_INPUTS:
         return  # what these pool is asked for with head='pooled'
     kept, used = (_used(outputs) for outputs in (result[first], result.to_tuple()))
@@ -411,7 +410,7 @@ def _check_no_head(model: Any) -> None:
         key.partition(".")[0] for key, leaf in leaves.items() if id(leaf) in used - kept
     )
     if parts.keys() - {"pooler"}:
-        raise _more_than_encoder(name, ", ".join(parts), "pooler_output" in result)
+        raise more_than_encoder(name, ", ".join(parts), "pooler_output" in result)
 
 
 def _used(outputs: Any) -> set[int]:
@@ -432,17 +431,6 @@ def _probe(model: Any, main: str) -> dict[str, torch.Tensor]:
         return {main: torch.zeros((1, *(real_size(model) or ())), dtype=model.dtype)}
     tokens = torch.ones((1, PROBE_SHAPE[1]), dtype=torch.int64)
     return {"input_ids": tokens, "attention_mask": tokens}
-
-
-def _more_than_encoder(name: str, where: str, pools: bool = False) -> ModelSourceError:
-    return ModelSourceError(
-        f"{name} computes more than its encoder",
-        where=where,
-        why="the output of this class is none of the heads that are known",
-        todo="choose head='none' for the encoder alone, "
-        + "head='pooled' for its pooled output, " * pools
-        + "or give a module that returns what you need as a tensor",
-    )
 
 
 def real_input(model: Any) -> str:

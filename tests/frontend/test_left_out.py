@@ -29,6 +29,7 @@ CLASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "ClapTextModelWithProjection": ("ClapTextConfig", {**TEXTS, "projection_dim": 8}),
     "DPRQuestionEncoder": ("DPRConfig", {**TEXTS, "projection_dim": 8}),
     "BertForMultipleChoice": ("BertConfig", TEXTS),
+    "IBertForMultipleChoice": ("IBertConfig", {**TEXTS, "quant_mode": True}),
 }
 
 

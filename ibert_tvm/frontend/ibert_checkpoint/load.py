@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ...common.strict_json import JsonObject
 from ...model.heads import HEADS, PooledTokens
-from ..errors import ModelSourceError
+from ..errors import ModelSourceError, more_than_encoder
 from ..hf_folder import HfFolder
 from ..post_processing import check_scores, class_names
 from ..report import Folding, ImportReport
@@ -63,7 +63,10 @@ def load_ibert(folder: HfFolder, head: str | None, verify: bool) -> CanonicalMod
     from ..finish import described
     from .verify import float_folder
 
-    head = head or folder.default_head
+    asked, head = head, head or folder.default_head
+    encoder = folder.declared in ("", "IBertModel", "IBertForMaskedLM")
+    if asked is None and head == "none" and folder.modules is None and not encoder:
+        raise more_than_encoder(folder.declared, str(folder.model / "config.json"))
     config = IbertConfig.read(folder.config, str(folder.model / "config.json"))
     model = _assemble(
         config,

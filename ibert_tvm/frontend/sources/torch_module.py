@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...model.heads import head_of_class
+from ..errors import more_than_encoder
 from ..model import CanonicalModel
 from ..request import Request
 from .record import ModelSource, register_source
@@ -49,7 +50,10 @@ def _load_transformers(module: torch.nn.Module, request: Request) -> CanonicalMo
 def _load_checkpoint(module: torch.nn.Module, request: Request) -> CanonicalModel:
     from ..ibert_checkpoint.load import load_ibert_module
 
-    head = request.head or head_of_class(type(module).__name__)
+    name = type(module).__name__
+    head = request.head or head_of_class(name)
+    if request.head is None and head == "none" and name != "IBertModel":
+        raise more_than_encoder(name, "module")
     return load_ibert_module(module, head, request.verify)
 
 
