@@ -1,60 +1,17 @@
-"""Where texts are cut and what makes scores, as the model's own library has them."""
+"""What makes scores, as the model's own library has it."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import transformers
 
 from ibert_tvm import load
-from ibert_tvm.encoder.prepared import _length
 from ibert_tvm.model.model_info import ModelInfo
 from ibert_tvm.model.scores import ranked_classes
-from tests.encoder.small_encoders import bert, save_bert
 from tests.runtime.conftest import VOCABULARY
-
-
-def layout(folder: Path, kind: str) -> Path:
-    """A folder that cuts texts off at 12 tokens, in one of the ways that there are."""
-    save_bert(folder)
-    settings = folder / "sentence_bert_config.json"
-    if kind == "subfolder":
-        place = folder / "0_Transformer"
-        place.mkdir()
-        for file in [f for f in folder.iterdir() if f.is_file() and f.name != "modules.json"]:
-            shutil.move(file, place / file.name)
-        modules = json.loads((folder / "modules.json").read_text())
-        modules[0]["path"] = "0_Transformer"
-        (folder / "modules.json").write_text(json.dumps(modules))
-        settings = place / settings.name
-    settings.unlink()
-    if kind in ("subfolder", "roberta"):
-        name = "sentence_roberta_config.json" if kind == "roberta" else settings.name
-        (settings.parent / name).write_text('{"max_seq_length": 12}')
-    else:
-        if kind == "both":
-            settings.write_text('{"do_lower_case": false}')
-        (folder / "tokenizer_config.json").write_text('{"model_max_length": 12}')
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.representatives(1)
-@pytest.mark.parametrize("kind", ["subfolder", "roberta", "tokenizer", "both"])
-def test_texts_are_cut_where_the_source_cuts_them(tmp_path: Path, kind: str) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    folder = layout(tmp_path / "model", kind)
-    loaded = load(folder, verify=False)
-    model = replace(bert(), tokenizer=loaded.tokenizer)
-    assert _length(model, None) == 12
-    if kind != "roberta":
-        source = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
-        assert source.max_seq_length == 12
 
 
 @pytest.mark.representatives(1)

@@ -320,6 +320,11 @@ AGREEING: dict[str, Any] = {
     # What sentence-transformers writes.
     "saved by the installed version": _saved_by_the_library,
     "max_seq_length of the tokenizer": _folder(MEAN, settings={"model_max_length": 14}),
+    "max_seq_length of the tokenizer, other settings beside the transformer": _folder(
+        MEAN,
+        settings={"model_max_length": 14},
+        files={"sentence_bert_config.json": {"do_lower_case": False}},
+    ),
     "no limit": _folder(MEAN, settings={"model_max_length": 10**30}),
     "lower case of sentence-transformers": _folder(
         MEAN, settings={"do_lower_case": False}, files=_limited(48, do_lower_case=True)
