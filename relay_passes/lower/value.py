@@ -176,8 +176,11 @@ class IntegerValue:
                 todo="quantise this value symmetrically",
             )
         # A larger factor gives the same: whatever is not 0 leaves the range.
-        outside = float(quant.high - quant.low + 1)
-        factors = self.context.guard(name, lambda: np.minimum(native.scale / target, outside))
+        shift = 0 if quant.offset is None else int(np.abs(quant.offset).max())
+        outside = quant.high - quant.low + 1 + shift + abs(quant.zero_point)
+        factors = self.context.guard(
+            name, lambda: np.clip(native.scale / target, -outside, outside)
+        )
         source = native.var
         if quant.splits is not None:
             factors = np.broadcast_to(factors, quant.splits.shape)[quant.columns]

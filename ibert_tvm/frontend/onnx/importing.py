@@ -15,7 +15,7 @@ from ..verify import VERIFY_SHAPE, Source
 from .heads import Outputs, choose_outputs
 from .operators import OPERATORS
 from .precision import in_float32
-from .reading import opsets
+from .reading import opsets, without_functions
 from .signature import GraphInput, ProbeShape, graph_inputs, probe_shape
 from .source_run import source_runner
 from .translator import Translator
@@ -72,10 +72,7 @@ def import_onnx_model(
     UsageError
         If `inputs` does not fit it.
     """
-    from onnx import inliner
-
-    if model.functions:
-        model = inliner.inline_local_functions(model)
+    model = without_functions(model, source)
     traced = _Graph.of(in_float32(model), inputs, source, image_size, head)
     canonical = traced.canonical()
     shape, chosen = traced.shape, traced.chosen

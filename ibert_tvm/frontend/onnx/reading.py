@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 OLDEST_OPSET = 11
 """Older ones slice and clip by attributes, as no current exporter writes them."""
+
+MOST_NODES = 2**18
+"""Of a model whose functions are written out."""
 
 _TODO = "export or copy the file again"
 # The checker's word for an operator that it does not know.
@@ -186,6 +189,55 @@ def _check_nodes(graph: onnx.GraphProto, context: Any, where: str) -> None:
                 raise _malformed(error, where) from error
         for item in inner:
             _check_nodes(item.g, context, where)
+
+
+def without_functions(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
+    """Return a model with the nodes of its functions in the place of their calls.
+
+    Parameters
+    ----------
+    model
+        The model.
+    where
+        The file, or what stands for it in messages.
+
+    Raises
+    ------
+    ModelSourceError
+        If that makes more than `MOST_NODES`, or a function calls itself.
+    """
+    from onnx import inliner
+
+    if not model.functions:
+        return model
+    functions = {(item.domain, item.name): item for item in model.functions}
+    counts: dict[tuple[str, str], int] = {}
+
+    def count(nodes: Iterable[onnx.NodeProto], calls: tuple[tuple[str, str], ...]) -> int:
+        total = 0
+        for node in nodes:
+            key = (node.domain, node.op_type)
+            if key in calls:
+                raise _too_many(f"the function {shown(node.op_type)} calls itself", where)
+            if key in functions and key not in counts:
+                counts[key] = count(functions[key].node, (*calls, key))
+            inner = (item.g.node for item in node.attribute if item.HasField("g"))
+            total += counts.get(key, 1) + sum(count(body, calls) for body in inner)
+            if total > MOST_NODES:
+                raise _too_many(f"they have more than {MOST_NODES} nodes in all", where)
+        return total
+
+    count(model.graph.node, ())
+    return inliner.inline_local_functions(model)
+
+
+def _too_many(why: str, where: str) -> ModelSourceError:
+    return ModelSourceError(
+        "the functions of the model cannot be put in the place of their calls",
+        where=where,
+        why=why,
+        todo="export the model without functions",
+    )
 
 
 def _malformed(error: Exception, where: str) -> ModelSourceError:

@@ -9,6 +9,7 @@ variable that carries the reason, so that the rest of the model can still be rep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -22,7 +23,7 @@ from ...common.strict_json import shown
 from ...common.types import Array
 from ..errors import ModelSourceError
 from ..report import Folding, Origin
-from .folding import fold
+from .folding import LARGEST_RESULT, fold
 from .naming import Naming, label
 from .signature import GraphInput, ProbeShape
 from .values import Known, Refused, Traced, Untranslatable, constant
@@ -216,6 +217,9 @@ class Translator:
         self._values: dict[str, Known | Traced | Refused] = {
             item.name: Known(numpy_helper.to_array(item), item.name) for item in initializers
         }
+        weights = sum(math.prod(item.dims) for item in initializers)
+        # A weight may be moved, cast and cut several times on its way.
+        self._room = 2 * LARGEST_RESULT + 8 * weights
         self._parameters: dict[tuple[str, int], relax.Var] = {}
         self._made = Translation()
         self._tensors: dict[str, list[str]] = {}
@@ -360,7 +364,9 @@ class Translator:
     def _fold(
         self, proto: onnx.NodeProto, operands: Sequence[Known | Traced | None]
     ) -> list[Known]:
-        results = fold(proto, [x for x in operands if not isinstance(x, Traced)], self.opsets)
+        known = [x for x in operands if not isinstance(x, Traced)]
+        results = fold(proto, known, self.opsets, self._room)
+        self._room -= sum(result.array.size for result in results)
         for result in results:
             if result.name and proto.op_type not in _MOVES and result.array.size > 1:
                 what = f"{proto.op_type} computed at import"
@@ -416,6 +422,12 @@ class Translator:
             Its value.
         """
         var = self._builder.emit(expr)
+        shape = getattr(var.ty, "shape", None)
+        sizes = [int(n) for n in shape.values] if isinstance(shape, relax.ShapeExpr) else []
+        if math.prod(sizes) > LARGEST_RESULT:
+            raise Untranslatable(
+                f"its result has {math.prod(sizes)} elements at the shape that it is imported with"
+            )
         self._emitted.append(var.name)
         tokens = all(item.tokens for item in operands if isinstance(item, Traced))
         return Traced(var, tokens and not any(self._is_parameter(arg) for arg in _args(expr)))

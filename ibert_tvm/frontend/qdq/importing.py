@@ -9,6 +9,7 @@ from ibert_tvm.relay_passes.canonical import canonical_calls, matrix_of, value_n
 
 from ..given import GivenMatrix, GivenQuantization
 from ..onnx.importing import import_onnx_model
+from ..onnx.reading import without_functions
 from .keys import centre_keys
 from .matrices import MatrixIndex
 from .place import Placer
@@ -45,10 +46,7 @@ def import_quantised_onnx_model(model: onnx.ModelProto, **options: Any) -> Canon
     ModelSourceError
         If a scale that is needed is 0, infinite or not a number.
     """
-    from onnx import inliner
-
-    if model.functions:
-        model = inliner.inline_local_functions(model)
+    model = without_functions(model, str(options["source"]))
     stripped = strip(to_qdq(model))
     return _with_scales(import_onnx_model(stripped.model, **options), stripped)
 

@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError
+from ibert_tvm.frontend.onnx import folding, translator
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from tests.frontend.imports import calls_of
+from tests.snapshots import Messages
 
 from .graphs import CHANNELS, WIDTH, Graph
 
@@ -189,3 +192,82 @@ def test_scales_of_attention_that_are_no_rounding_stay():
     model = import_onnx_model(g.model(g.attention(g.words(), mask)), source="by hand", verify=False)
     scales = [float(call.attrs["scale"]) for call in calls_of(model, "attention")]
     np.testing.assert_allclose(scales, [1.01 * WIDTH**-0.5], rtol=1e-6)
+
+
+def doubled(g: Graph) -> str:
+    row = g.array(np.ones(2**10))
+    for _ in range(40):
+        row = g.op("Concat", row, row, axis=0)
+    return row
+
+
+GROWING: dict[str, Callable[[Graph], str]] = {
+    "ConstantOfShape": lambda g: g.op("ConstantOfShape", g.ints(2**20, 2**20)),
+    "Tile": lambda g: g.op("Tile", g.array(np.ones(4)), g.ints(2**40)),
+    "Expand": lambda g: g.op("Expand", g.array(np.ones(1)), g.ints(2**40)),
+    "Range": lambda g: g.op("Range", *(g.array(n, "int64") for n in (0, 2**40, 1))),
+    "Pad": lambda g: g.op("Pad", g.array(np.ones(4)), g.ints(2**40, 0)),
+    "OneHot": lambda g: g.op("OneHot", g.ints(1), g.array(2**40, "int64"), g.ints(0, 1)),
+    "Concat": doubled,
+    "a tensor that depends on inputs": lambda g: g.op(
+        "Cast",
+        g.op("Expand", g.axes("Unsqueeze", "input_ids", 0), g.ints(2**40, 1, 1)),
+        to=TensorProto.FLOAT,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_results_without_bound_are_not_computed(
+    name: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "LARGEST_RESULT", 2**20)  # so that the test itself is quick
+    monkeypatch.setattr(translator, "LARGEST_RESULT", 2**20)
+    g = Graph()
+    sizes = g.op("ReduceSum", GROWING[name](g), keepdims=0)
+    output = g.op("Add", g.words(), g.op("Cast", sizes, to=TensorProto.FLOAT))
+    with messages.raises(UnsupportedModelError):
+        import_onnx_model(g.model(output), source="by hand", verify=False)
+
+
+def test_all_that_is_computed_has_a_bound(
+    messages: Messages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translator, "LARGEST_RESULT", 2**12)
+
+    def model(parts: int) -> onnx.ModelProto:
+        g = Graph()
+        rows = [g.op("ConstantOfShape", g.ints(2**9)) for _ in range(parts)]
+        row = g.op("Sum", *rows)
+        return g.model(g.op("Add", g.words(), g.op("ReduceSum", row, keepdims=0)))
+
+    assert import_onnx_model(model(8), source="by hand", verify=False)
+    with messages.raises(UnsupportedModelError):
+        import_onnx_model(model(64), source="by hand", verify=False)
+
+
+def functions(count: int, *, recursive: bool = False) -> onnx.ModelProto:
+    """A model whose functions each call the next one twice."""
+    g = Graph()
+    output = g.op("F0", g.words())
+    g.nodes[-1].domain = "local"
+    model = g.model(output)
+    for n in range(count):
+        inner = "Identity" if n + 1 == count else f"F{n + 1}"
+        domain = "" if inner == "Identity" else "local"
+        if recursive and n + 1 == count:
+            inner, domain = "F0", "local"
+        nodes = [
+            helper.make_node(inner, ["x"], ["y"], domain=domain),
+            helper.make_node(inner, ["y"], ["z"], domain=domain),
+        ]
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+        model.functions.append(helper.make_function("local", f"F{n}", ["x"], ["z"], nodes, imports))
+    return model
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_functions_that_multiply_are_refused(recursive: bool, messages: Messages) -> None:
+    assert import_onnx_model(functions(3), source="by hand", verify=False)
+    with messages.raises(ModelSourceError):
+        import_onnx_model(functions(41, recursive=recursive), source="by hand", verify=False)
