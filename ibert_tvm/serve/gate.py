@@ -99,10 +99,14 @@ class Gate:
         if len(content) > self._limits.body_bytes:
             await self._too_large(send)
             return
-        for marks, most in ((b",", self._limits.queue_tokens), (b"[{", _MOST_BRACKETS)):
-            # Parsed, each may be an object, which takes longer than all checks before.
-            if sum(content.count(marks[i : i + 1]) for i in range(len(marks))) > most:
-                what = f"a request has at most {most} of {' '.join(marks.decode())}, in texts, too"
+        # Each may become an object when it is parsed, which takes longer than all checks before.
+        brackets, commas = content.count(b"[") + content.count(b"{"), content.count(b",")
+        for name, count, most in (
+            ("opening brackets", brackets, _MOST_BRACKETS),
+            ("commas", commas, self._limits.queue_tokens),
+        ):
+            if count > most:
+                what = f"a request has at most {most} {name}, those in texts included"
                 await self._refuse(send, 400, what)
                 return
         body: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
