@@ -53,6 +53,31 @@ def test_texts_are_grouped_by_length_into_full_batches():
     assert not batches[1].inputs["input_ids"][1:].any()
 
 
+@pytest.mark.parametrize(
+    ("head", "labels", "pairs"),
+    [
+        ("sequence_classification", ("score",), True),
+        ("sequence_classification", ("no", "yes"), False),
+        ("question_answering", (), True),
+        ("none", (), False),
+    ],
+)
+def test_models_of_pairs_are_calibrated_with_pairs_too(head, labels, pairs):
+    class Seen(Words):
+        def encode(self, texts, max_length, pad_to=None):
+            self.texts = texts
+            return super().encode([" ".join(t) if isinstance(t, tuple) else t for t in texts], 64)
+
+    info = replace(INFO, head=head, id2label=dict(enumerate(labels)))
+    model, seen = SimpleNamespace(info=info, tokenizer={}), Seen()
+    options = CalibrationOptions(short_pieces=False).observation
+    batches_of(model, ["a", "b", "c"], options, seen)
+    of_pairs = [("a", "b"), ("b", "c"), ("c", "a")]
+    assert seen.texts == ["a", "b", "c", *(of_pairs if pairs else [])]
+    batches_of(model, [("a", "b")], options, seen)
+    assert seen.texts == [("a", "b")]
+
+
 def test_texts_are_truncated_to_the_sequence_length():
     (batch,) = batches_of_texts(["word " * 40], Words(), INFO, 5)
     assert batch.inputs["input_ids"].shape == (8, 5)

@@ -17,5 +17,6 @@ register_head(
         checkpoint=(Layer("linear", "qa_outputs", 2),),
         methods=("answer",),
         samples=("Questions",),
+        pairs=True,
     )
 )

@@ -179,6 +179,8 @@ class Head:
         Methods of `Encoder` that read its output.
     samples
         Classes of `ibert_tvm.tasks.samples` that it is trained on.
+    pairs
+        Whether it reads pairs of texts; where it is labelled, with one label only.
 
     Raises
     ------
@@ -200,6 +202,7 @@ class Head:
     checkpoint: tuple[Layer, ...] | None = None
     methods: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
+    pairs: bool = False
 
     def __post_init__(self) -> None:
         wrong = next((why for holds, why in self._rules() if not holds), None)

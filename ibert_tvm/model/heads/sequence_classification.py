@@ -21,5 +21,6 @@ register_head(
         ),
         methods=("classify", "rerank"),
         samples=("Labelled", "Scored"),
+        pairs=True,
     )
 )
