@@ -279,7 +279,8 @@ def batches_of(
         tokenizer = Tokenizer(model.tokenizer)
     if _reads_pairs(model.info) and all(isinstance(text, str) for text in texts):
         # Second texts have positions and token types that no single text has.
-        texts = [*texts, *zip(texts, [*texts[1:], *texts[:1]], strict=True)]
+        following = [*texts[1:], *texts[:1]]
+        texts += [(str(a), str(b)) for a, b in zip(texts, following, strict=True)]
     if options.short_pieces:
         texts += short_pieces(texts, options.seed)
     return batches_of_texts(texts, tokenizer, model.info, model.info.length(options.seq_len))

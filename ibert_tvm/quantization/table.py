@@ -409,8 +409,8 @@ class TableBuilder:
 
     def _sum(self, statistics: Statistics, value: Requirement) -> ActivationQuant:
         """Quantise a sum: in 15 bits where that serves most channels, otherwise in 20."""
-        needs = [self.needed[r.name].need for r in value.readers if r.form not in FACTORS]
-        least = max((need.finest(0.0) for need in needs if need.finest is not None), default=0.0)
+        finest = [r.finest for r in value.readers if r.finest and r.form not in FACTORS]
+        least = max((scale(0.0) for scale in finest), default=0.0)
         short = max(_range(statistics.magnitude * _SHORT_HEADROOM) / SHORT_HIGH, least)
         median = float(np.median(statistics.channel_magnitude))
         if value.need.short and median >= _CHANNEL_STEPS * short:

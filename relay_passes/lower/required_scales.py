@@ -33,13 +33,14 @@ class Reader:
         Canonical name of its result.
     form
         How it reads the value, one of the forms of `ibert_tvm.relay_passes.lower.rule`.
-    stream_for
+    stream_for, finest
         See `Need`.
     """
 
     name: str
     form: str
     stream_for: Callable[[float], ActivationQuant] | None = None
+    finest: Callable[[float], float] | None = None
 
 
 @dataclass
@@ -164,7 +165,7 @@ def requirements(module: tvm.IRModule, preset: str) -> dict[str, Requirement]:
             )
         for index, form in enumerate(need.operands):
             operand = names[call.args[index]]
-            needed[operand].readers.append(Reader(name, form, need.stream_for))
+            needed[operand].readers.append(Reader(name, form, need.stream_for, need.finest))
             _require(needed[operand], form, rule_needs[operand])
     for name in output_names(module):
         needed[name].is_output = True
