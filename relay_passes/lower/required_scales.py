@@ -40,7 +40,7 @@ class Reader:
     name: str
     form: str
     stream_for: Callable[[float], ActivationQuant] | None = None
-    finest: Callable[[float], float] | None = None
+    finest: Callable[[float], float] | None = field(default=None, compare=False)
 
 
 @dataclass
