@@ -8,6 +8,7 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from ..common.errors import IbertError
 from ..common.strict_json import JsonDict
 from .limits import Limits
 
@@ -29,7 +30,7 @@ _MOST_BRACKETS = 65536
 """Of a body: as many as the longest text may have."""
 
 
-class _TooManyError(Exception):
+class _TooManyError(IbertError):
     """More bytes of bodies are on their way than memory is meant for."""
 
 
@@ -134,7 +135,7 @@ class Gate:
                     return bytes(content)
                 large = len(content) > _SMALL_BODY
                 if large and self._arriving > _MOST_ARRIVING * self._limits.body_bytes:
-                    raise _TooManyError
+                    raise _TooManyError("too many bytes of bodies are on their way")
         finally:
             self._arriving -= len(content)
 
