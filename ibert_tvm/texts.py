@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from .common.errors import UsageError
@@ -76,3 +77,8 @@ def read_texts(option: str, path: Path, limit: int | None = None) -> list[str]:
         why = "it is empty" if not content else "it holds only white space"
         raise UsageError(f"no text in the file of {option}", place, why, todo)
     return texts
+
+
+def paired(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Each text with the next, and the last with the first: for models of pairs without pairs."""
+    return list(zip(texts, [*texts[1:], *texts[:1]], strict=True))

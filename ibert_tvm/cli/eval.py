@@ -12,7 +12,7 @@ from typer import Option
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
-from ..texts import data_file, read_texts
+from ..texts import data_file, paired, read_texts
 from .eval_task import TaskOptions, evaluate
 from .options import DeviceOption, ImportOptions, MaybeOne, check_device, parse_size
 from .result import CommandResult
@@ -49,7 +49,8 @@ def command(
         The float model: a Hugging Face folder or ONNX file. Needed without --task; with it, both
         models are measured.
     text
-        Texts that calibration has not seen, one per line; by default the package's.
+        Texts that calibration has not seen, one per line; by default the package's. A model of
+        pairs is given each with the next.
     seq_len
         Truncate the texts to this many tokens; by default 128 or all positions of a model that has
         fewer, and with --task what a library was compiled for (384 of a NAME.ibert that answers
@@ -162,7 +163,8 @@ def compare(
             result = diagnose(candidate, reference, chosen, seq_len=length, progress=line.advance)
             lines = shown(result)
         else:
-            result = fidelity(candidate, reference, texts, seq_len=length, progress=line.advance)
+            given = paired(texts) if info.reads_pairs else texts
+            result = fidelity(candidate, reference, given, seq_len=length, progress=line.advance)
             lines = _shown(result)
     document = {
         "model": str(model),

@@ -196,6 +196,12 @@ class ModelInfo:
                 todo=f"use a sequence length of at most {longest}",
             )
 
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether pairs of texts are what it is used for: a reranker, or a model of answers."""
+        head = HEADS[self.head]
+        return head.pairs and (not head.labelled or len(self.id2label) == 1)
+
     def label(self, index: int) -> str:
         """Name of a class, as transformers calls those that have none."""
         return self.id2label.get(index, f"LABEL_{index}")

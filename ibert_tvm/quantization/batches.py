@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from ..common.errors import UsageError
 from ..common.types import Array
-from ..model.heads import HEADS
 from ..model.model_info import ModelInfo, RealInput
 from ..model.tokenization import Tokenizer
+from ..texts import paired
 from .pieces import Text, short_pieces
 
 if TYPE_CHECKING:
@@ -277,19 +277,13 @@ def batches_of(
                 todo="give batches of token ids, or a tokenizer",
             )
         tokenizer = Tokenizer(model.tokenizer)
-    if _reads_pairs(model.info) and all(isinstance(text, str) for text in texts):
+    single = [text for text in texts if isinstance(text, str)]
+    if model.info.reads_pairs and len(single) == len(texts):
         # Second texts have positions and token types that no single text has.
-        following = [*texts[1:], *texts[:1]]
-        texts += [(str(a), str(b)) for a, b in zip(texts, following, strict=True)]
+        texts += paired(single)
     if options.short_pieces:
         texts += short_pieces(texts, options.seed)
     return batches_of_texts(texts, tokenizer, model.info, model.info.length(options.seq_len))
-
-
-def _reads_pairs(info: ModelInfo) -> bool:
-    """Whether pairs of texts are what a model is used for: of a reranker, or of questions."""
-    head = HEADS[info.head]
-    return head.pairs and (not head.labelled or len(info.id2label) == 1)
 
 
 def _is_text(item: Any) -> TypeGuard[Text]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ibert_tvm.cli import eval as eval_command
 from ibert_tvm.evaluation.agreements import (
     COMPARISONS,
     Agreement,
@@ -24,6 +26,7 @@ from ibert_tvm.model.heads import KINDS
 from ibert_tvm.model.model_info import ModelInfo, OutputInfo
 from ibert_tvm.model.post_processing import PostProcessing
 from ibert_tvm.model.tokenization import Window
+from tests.artefact.conftest import make_quantized
 from tests.runtime.conftest import TinyModel
 
 
@@ -134,3 +137,29 @@ def test_one_number_of_every_text() -> None:
     scores, others = a[:, :1], 1.1 * a[:, :1]
     assert float(text_errors(scores, others).mean()) == pytest.approx(0.005)
     np.testing.assert_array_equal(text_errors(0 * scores, 0 * scores), 0)
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "given"),
+    [
+        ("sequence_classification", ("score",), [("one", "two"), ("two", "one")]),
+        ("sequence_classification", ("no", "yes"), ["one", "two"]),
+    ],
+)
+def test_models_of_pairs_are_compared_on_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, labels: tuple[str, ...], given: list
+) -> None:
+    class Seen(Exception):
+        pass
+
+    def fidelity(_candidate: object, _reference: object, texts: list, **_: object) -> None:
+        raise Seen(texts)
+
+    monkeypatch.setattr("ibert_tvm.evaluation.evaluate.fidelity", fidelity)
+    quantized = make_quantized()
+    info = replace(quantized.info, head=head, id2label=dict(enumerate(labels)))
+    folder = replace(quantized, info=info).save(tmp_path / "model.ibert")
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    with pytest.raises(Seen) as seen:
+        eval_command.compare(folder, tmp_path, lambda _: None, tmp_path / "texts.txt", "8", None)
+    assert seen.value.args == (given,)
