@@ -24,6 +24,7 @@ from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import get_target
 from ibert_tvm.tuning import TunedKernels
+from ibert_tvm.verification import verify
 from tests.snapshots import Messages
 
 from .conftest import Ibert, environment, ibert_process
@@ -97,7 +98,7 @@ def test_compile_uses_the_measurements(
     )  # fmt: skip
     report = outcome.document["report"]["tuning"]
     assert (report["database"], report["hits"], report["misses"]) == (
-        str(database), _KERNELS, _KERNELS,
+        database.name, _KERNELS, _KERNELS,
     )  # fmt: skip
     known = [row for row in report["kernels"] if row["tuned"]]
     assert all(row["kernel"].startswith("main_b1_s8_") for row in known)
@@ -109,6 +110,10 @@ def test_compile_uses_the_measurements(
         arrays = inputs_of(length, seed=length)
         got = library.run(**arrays, dequantize=False)["hidden"].values
         np.testing.assert_array_equal(got, expected(model, arrays))
+    for given, passed in ((database, True), (None, False)):
+        certificate = verify(tmp_path / "tuned.so", artefact, inputs=1, database=given)
+        (check,) = (c for c in certificate.checks if c.name == "made from the model")
+        assert check.passed == passed, check.findings
 
 
 @pytest.mark.slow
@@ -125,7 +130,7 @@ def test_without_records_kernels_are_those_of_no_database(database: Path) -> Non
     report = tuned.report()
     assert (report["hits"], report["misses"]) == (0, _KERNELS)
     assert tuning_statement(report) == (
-        f"tuned: 0 kernels as measured in {database}; 1 not measured, scheduled by default: "
+        f"tuned: 0 kernels as measured in {database.name}; 1 not measured, scheduled by default: "
         f"{report['kernels'][0]['kernel']}"
     )
 
