@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,14 +61,33 @@ _HOME = {
     "run": "ibert_tvm.runtime",
 }
 
-# Where `ibert_tvm.errors.ModelError` and the like are found since the errors moved.
-_ALIASES = {"errors": "ibert_tvm.common.errors"}
+_MOVED = {
+    "common": ("errors", "files", "schema", "strict_json"),
+    "evaluation": ("evaluate", "metrics"),
+    "model": ("artefact", "model_info", "tokenization", "trained_scales"),
+    "verification": ("signature",),
+}
+"""Modules that were `ibert_tvm.NAME` in version 0.2, and are still found there."""
+
+
+class _Moved(ModuleType):
+    """A module by its former name; the module itself is imported when something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what looks through all modules shall not import this one
+            raise AttributeError(name)
+        return getattr(importlib.import_module(str(self.__doc__)), name)
+
+
+for _place, _names in _MOVED.items():
+    for _name in _names:
+        sys.modules[f"{__name__}.{_name}"] = _Moved(_name, f"{__name__}.{_place}.{_name}")
 
 
 def __getattr__(name: str) -> Any:
     value: Any
-    if name in _ALIASES:
-        value = importlib.import_module(_ALIASES[name])
+    if f"{__name__}.{name}" in sys.modules:
+        value = sys.modules[f"{__name__}.{name}"]
     elif name in _HOME:
         value = getattr(importlib.import_module(_HOME[name]), name)
     else:

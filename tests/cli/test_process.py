@@ -79,6 +79,22 @@ def test_a_name_that_is_not_public_is_no_attribute() -> None:
     assert done.stdout == "module 'ibert_tvm' has no attribute 'nothing'\n"
 
 
+def test_modules_are_found_by_their_former_names() -> None:
+    script = (
+        "import sys, ibert_tvm\n"
+        "from ibert_tvm.tokenization import Tokenizer\n"
+        "from ibert_tvm.model import tokenization\n"
+        "import ibert_tvm.errors\n"
+        "print(Tokenizer is tokenization.Tokenizer, ibert_tvm.errors.IbertError.__module__)\n"
+        "import importlib\n"
+        "for names in ibert_tvm._MOVED.values():\n"
+        "    for name in names:\n"
+        "        importlib.import_module(sys.modules['ibert_tvm.' + name].__doc__)\n"
+    )
+    done = _python("-c", script)
+    assert (done.stdout, done.stderr) == ("True ibert_tvm.common.errors\n", "")
+
+
 def test_every_public_name_resolves() -> None:
     script = "import ibert_tvm\nfor name in ibert_tvm.__all__: getattr(ibert_tvm, name)\n"
     assert _python("-c", script).stderr == ""
