@@ -268,7 +268,7 @@ def compile(
     tuning = {} if tuned is None else {"tuning": tuned.report()}
     metadata |= tuning
     if emit != "objects":
-        metadata["emit"] = emit
+        metadata["form"] = emit
     executable = bare = device = None
     on_gpu: JsonDict = {}
     with phase("build"):

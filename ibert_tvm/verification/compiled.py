@@ -143,7 +143,7 @@ class CompiledLibrary(Compiled):
             target_of(metadata).name,
             self.shapes,
             runtime=metadata.runtime,
-            emit=str(self.document(self.path).get("emit", "objects")),
+            emit=str(self.document(self.path).get("form", "objects")),
             database=self._database,
             prefix=metadata.prefix if metadata.runtime == "none" else None,
         )
@@ -272,7 +272,7 @@ class CompiledPackage(Compiled):
             model,
             self._description.name,
             self.shapes,
-            emit=options.kernels,
+            emit=str(document.get("form", "objects")),
             prefix=str(document["prefix"]),
         )
         return made.export(scratch / "again", options)
