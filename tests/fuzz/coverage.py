@@ -16,6 +16,7 @@ import io
 import json
 import random
 import re
+import resource
 import subprocess
 import sys
 import tarfile
@@ -203,15 +204,15 @@ def _inside(name: str, corpus: str, found: str, seconds: str, seed: str) -> None
         first = {f"whole-{number}": item for number, item in enumerate(seeds)} | kept(name)
         for called, content in first.items():
             (Path(corpus) / called).write_bytes(content)
-    status = Path("/proc/self/status").read_text()
-    resident = int(status.split("VmRSS:")[1].split()[0]) // 1024
+    # The peak, as libFuzzer reads it: that of the process which started this one is a part of it.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     options = {
         "max_total_time": seconds,
         "seed": seed,
         "max_len": _MOST_BYTES,
         "timeout": CLOCK_SECONDS,
         "report_slow_units": CLOCK_SECONDS,
-        "rss_limit_mb": resident + MEMORY_MIB,
+        "rss_limit_mb": peak + MEMORY_MIB,
         "print_final_stats": 1,
         "artifact_prefix": f"{found}/",
     }
