@@ -7,14 +7,17 @@ no access to the hub meanwhile.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from huggingface_hub import constants
 
@@ -26,12 +29,13 @@ _PLAIN = re.compile(r"[\w.+-]*")
 """What a name of an activation, a kind of layer or a mode looks like; places and URLs do not."""
 _TEXTS = ("id2label", "label2id", "architectures")
 """Settings that are names of the model's author, and name nothing to load."""
-_CODE = re.compile(r"auto_map|custom_pipelines|.*_implementation|.*_implementation_internal")
+_CODE = re.compile(r"auto_map|custom_pipelines|.*_implementation(_internal)?")
 _PLACES = ("name_or_path", "_name_or_path", "_commit_hash", "task_specific_params")
-_REFUSED = {
-    "quantization_config": "its weights are packed by another library, which transformers calls",
-    "compression_config": "its weights are packed by another library, which transformers calls",
-}
+_PACKED = ("quantization_config", "compression_config")
+"""Settings of weights that another library has packed, which transformers calls."""
+_MOST_MISSING = 2**25
+"""Parameters that a configuration may ask for beyond what the checkpoint can hold: 128 MiB."""
+_OFFLINE = threading.RLock()
 
 
 def model_config(folder: HfFolder, **settings: Any) -> Any:
@@ -56,10 +60,10 @@ def model_config(folder: HfFolder, **settings: Any) -> Any:
     """
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING[folder.model_type]
     kept = _without_code(folder.config, known, folder.model / "config.json")
-    with tempfile.TemporaryDirectory() as copy, _offline():
-        (Path(copy) / "config.json").write_text(json.dumps(kept), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as place, _offline():
+        (Path(place) / "config.json").write_text(json.dumps(kept), encoding="utf-8")
         config = transformers.AutoConfig.from_pretrained(
-            copy, local_files_only=True, trust_remote_code=False, **settings
+            place, local_files_only=True, trust_remote_code=False, **settings
         )
     config._name_or_path = str(folder.model)
     return config
@@ -87,7 +91,8 @@ def build(folder: HfFolder, auto_class: str, config: Any, **options: Any) -> Any
     Raises
     ------
     ModelSourceError
-        If the folder holds an adapter: the weights would be those of another model.
+        If the folder holds an adapter: the weights would be those of another model. Or if the
+        configuration asks for many more parameters than the folder has.
     """
     adapter = folder.model / "adapter_config.json"
     if adapter.exists():
@@ -98,35 +103,59 @@ def build(folder: HfFolder, auto_class: str, config: Any, **options: Any) -> Any
             "folder's weights",
             todo="merge the adapter into its model (merge_and_unload of peft) and save that",
         )
+    auto = getattr(transformers, auto_class)
     with _offline():
-        return getattr(transformers, auto_class).from_pretrained(
+        _check_size(folder, auto, config)
+        return auto.from_pretrained(
             folder.model, config=config, local_files_only=True, trust_remote_code=False, **options
+        )
+
+
+def _check_size(folder: HfFolder, auto: Any, config: Any) -> None:
+    """Refuse a configuration that asks for far more than the checkpoint has, before it has memory.
+
+    transformers gives random values to what is missing, as a pooler may be.
+    """
+    with torch.device("meta"):
+        model = auto.from_config(copy.deepcopy(config), attn_implementation="eager")
+    asked = sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))
+    held = sum(file.stat().st_size for file in folder.weights)  # a byte or more for each
+    if asked > held + _MOST_MISSING:
+        raise ModelSourceError(
+            f"config.json asks for {asked} parameters",
+            where=str(folder.model / "config.json"),
+            why=f"the weights have {held} bytes, which cannot hold them",
+            todo="check that config.json belongs to these weights",
         )
 
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """Keep transformers from the hub, which it asks for kernels even of local files."""
-    before = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
+    """Keep transformers from the hub, which it asks for kernels even of local files.
+
+    The switch is one of the process: by one thread at a time, or what it was could not be restored.
+    """
+    with _OFFLINE:
+        before = constants.HF_HUB_OFFLINE
+        constants.HF_HUB_OFFLINE = True
+        try:
+            yield
+        finally:
+            constants.HF_HUB_OFFLINE = before
 
 
 def _without_code(config: Mapping[str, Any], known: Any, file: Path) -> JsonDict:
     """The settings that describe a network, of those in a configuration."""
     kept = {}
     for key, value in config.items():
-        if key in _REFUSED and value:
+        if key in _PACKED and value:
             raise ModelSourceError(
                 f"config.json has a {key}",
                 where=str(file),
-                why=_REFUSED[key],
+                why="its weights are packed by another library, which transformers calls",
                 todo="give the model with plain weights (float32, float16 or bfloat16)",
             )
-        if _CODE.fullmatch(key) or key in (*_REFUSED, *_PLACES):
+        if _CODE.fullmatch(key) or key in (*_PACKED, *_PLACES):
             continue
         declared = key in known.__dataclass_fields__
         if not declared and (callable(getattr(known, key, None)) or not _is_plain(value)):
@@ -154,6 +183,6 @@ def _plain(value: Any, key: str, file: Path) -> Any:
         return {
             name: item if name in _TEXTS else _plain(item, f"{key}.{name}", file)
             for name, item in value.items()
-            if not _CODE.fullmatch(name) and name not in (*_REFUSED, *_PLACES)
+            if not _CODE.fullmatch(name) and name not in (*_PACKED, *_PLACES)
         }
     return value

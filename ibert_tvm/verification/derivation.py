@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..common.errors import IbertError, TargetError
-from ..common.files import files_below, files_sha256
+from ..common.errors import IbertError, LibraryError, TargetError
+from ..common.files import files_sha256
+from ..common.integrity import MANIFEST, check_manifest
 from ..model.artefact import QuantizedModel
 from .certificate import MOST_FINDINGS, Check
 from .checks import one_line
@@ -71,10 +72,11 @@ def check_derived(compiled: Compiled, model: QuantizedModel, scratch: Path) -> C
 
 
 def _files(place: Path) -> dict[str, Path]:
-    """Files of an artefact by their names in it."""
+    """Files of an artefact by their names in it: of a folder those that its manifest lists."""
     if place.is_file():
         return {"the file": place}
-    return {str(file.relative_to(place)): file for file in files_below(place)}
+    names = check_manifest(place, lambda file, why: LibraryError(f"cannot read {file}", why=why))
+    return {name: place / name for name in (*names, MANIFEST)}
 
 
 def _compilers(files: Any) -> set[str]:

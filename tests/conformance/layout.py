@@ -1,4 +1,4 @@
-"""The record of a layout: a model folder as it is published, written from nothing.
+"""The record of a layout: a model folder as it is published, with random weights.
 
 Each module of `tests.conformance.layouts` registers some; `test_layouts` runs them all.
 """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 
 import pytest
+from huggingface_hub import constants
 
-from ibert_tvm.frontend import ModelSourceError
+from ibert_tvm.frontend import ModelSourceError, source_model
 from ibert_tvm.frontend.hf_folder import HfFolder
 from ibert_tvm.frontend.source_model import model_config
 from ibert_tvm.frontend.transformers_import import load_folder
@@ -79,3 +81,30 @@ def test_fields_and_labels_are_as_transformers_reads_them(folder):
     config = model_config(source, num_attention_heads=1)
     assert (config.id2label, config.hidden_act) == ({0: "a/b c", 1: "d"}, "gelu_new")
     assert (config.num_attention_heads, config.extra) == (1, 7)
+
+
+def test_attention_is_transformers_own_choice_unless_asked_for(folder):
+    source = HfFolder.read(folder)
+    model = source_model.build(source, "AutoModel", model_config(source))
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_threads_leave_access_to_the_hub_as_it_was(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    second_begun, first_done = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with source_model._offline():
+            thread.start()
+            second_begun.wait(0.2)  # it does not begin, if it waits for this one
+        first_done.set()
+
+    def second() -> None:
+        with source_model._offline():
+            second_begun.set()
+            assert first_done.wait(10)  # the later one to end
+
+    thread = threading.Thread(target=second)
+    first()
+    thread.join()
+    assert second_begun.is_set() and constants.HF_HUB_OFFLINE is False
