@@ -15,7 +15,7 @@ def command(path: Path, *, key: Path) -> CommandResult:
     path
         A NAME.ibert folder, a library, or a package for a microcontroller.
     key
-        PEM file of a private Ed25519 key.
+        PEM file of a private key, of the elliptic curve P-256, P-384 or P-521.
 
     Examples
     --------

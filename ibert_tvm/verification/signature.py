@@ -1,42 +1,67 @@
 """Signatures of artefacts with a key of the user's: who made this, not only whether it is whole.
 
-A signature is a file: ``signature.json`` in a folder, which signs the SHA-256 of ``manifest.json``
-(the manifest has the hashes of the other files), or ``model.so.sig`` beside a library, which signs
-the SHA-256 of the whole file, its seal included. Keys are Ed25519 (RFC 8032) in PEM files, as
-OpenSSL writes them.
+The form is that of OpenSSF Model Signing 1.0 with a local key, which the package model-signing
+writes and checks, too: a Sigstore bundle (v0.3) whose DSSE envelope holds an in-toto statement with
+the SHA-256 of every file. It lies in a folder as ``signature.json``, beside a library as
+``model.so.sig``. Keys are of the elliptic curves P-256, P-384 and P-521, in PEM files.
+
+https://github.com/ossf/model-signing-spec, https://github.com/secure-systems-lab/dsse
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import DocumentError, UsageError, VerificationError
 from ..common.files import files_sha256, write_file
 from ..common.integrity import MANIFEST, SIGNATURE
 from ..common.schema import STRING, check, one_of
-from ..common.strict_json import JsonDict, read_bytes, read_json
-from ..model.artefact import is_artefact, read_document
+from ..common.strict_json import JsonDict, decode, parse, read_bytes, read_json
+from ..model.artefact import read_document
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
-        Ed25519PrivateKey,
-        Ed25519PublicKey,
-    )
+    from cryptography.hazmat.primitives.asymmetric import ec
 
-FORMAT, VERSION = "ibert-signature", 1
-_MAX_BYTES, _MAX_DEPTH = 2**16, 2
-_SCHEMA = {
-    "format": one_of(FORMAT),
-    "version": one_of(VERSION),
-    "key": STRING,
-    "sha256": STRING,
-    "signature": STRING,
+_MAX_BYTES, _MAX_DEPTH = 2**20, 8
+_PAYLOAD_TYPE = "application/vnd.in-toto+json"
+_BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+_STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+_PREDICATE_TYPE = "https://model_signing/signature/v1.0"
+_BUNDLE = {
+    "mediaType": one_of(_BUNDLE_TYPE),
+    "verificationMaterial": {"publicKey": {"hint?": STRING}},
+    "dsseEnvelope": {
+        "payload": STRING,
+        "payloadType": one_of(_PAYLOAD_TYPE),
+        "signatures": [{"sig": STRING}],
+    },
 }
+_RESOURCE = {"name": STRING, "algorithm": one_of("sha256"), "digest": STRING}
+_STATEMENT = {
+    "_type": one_of(_STATEMENT_TYPE),
+    "predicateType": one_of(_PREDICATE_TYPE),
+    "predicate": {
+        "serialization": {
+            "method": one_of("files"),
+            "hash_type": one_of("sha256"),
+            "ignore_paths?": [STRING],
+        },
+        "resources": [_RESOURCE],
+    },
+}
+_FORMER = "ibert-signature"
+_UNSIGNED = (SIGNATURE, ".git", ".gitattributes", ".github", ".gitignore")
+"""Of a folder: what model-signing leaves out by default, too."""
+_WHOLE = "."
+"""What the form calls the file where that is all there is."""
+_HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
+"""By the curve of a key, as Sigstore has them."""
 
 
 def signature_file(path: Path) -> Path:
@@ -63,21 +88,49 @@ def sign(path: Path, key: Path) -> Path:
     ------
     UsageError
         If the key cannot be read, there is no artefact, or the signature cannot be written.
+    VerificationError
+        If a folder holds a link or a device.
     IbertError
         If the artefact is not what it was when it was made.
     """
     private = _private_key(key)
-    digest = _checked_digest(path)
-    document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "key": key_name(private.public_key()),
-        "sha256": digest,
-        "signature": private.sign(_message(path, digest)).hex(),
+    _check_digests(path)
+    digests = _file_digests(path, _UNSIGNED)
+    root = hashlib.sha256(b"".join(map(bytes.fromhex, digests.values()))).hexdigest()
+    statement = {
+        "_type": _STATEMENT_TYPE,
+        "subject": [{"name": path.resolve().name, "digest": {"sha256": root}}],
+        "predicateType": _PREDICATE_TYPE,
+        "predicate": {
+            "serialization": {
+                "method": "files",
+                "hash_type": "sha256",
+                "allow_symlinks": False,
+                "ignore_paths": _UNSIGNED,
+            },
+            "resources": [
+                {"name": name, "algorithm": "sha256", "digest": digest}
+                for name, digest in digests.items()
+            ],
+        },
+    }
+    payload = json.dumps(statement).encode()
+    signature = private.sign(_message(payload), _algorithm(private))
+    bundle = {
+        "mediaType": _BUNDLE_TYPE,
+        "verificationMaterial": {
+            "publicKey": {"hint": _hint(private.public_key())},
+            "tlogEntries": [],
+        },
+        "dsseEnvelope": {
+            "payload": base64.b64encode(payload).decode(),
+            "payloadType": _PAYLOAD_TYPE,
+            "signatures": [{"sig": base64.b64encode(signature).decode(), "keyid": ""}],
+        },
     }
     file = signature_file(path)
     with write_file(file) as temporary:
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(bundle) + "\n", encoding="utf-8")
     return file
 
 
@@ -106,62 +159,132 @@ def check_signature(path: Path, key: Path) -> str:
         If the artefact is not what its own digests say.
     """
     public = _public_key(key)
-    from cryptography.exceptions import InvalidSignature
-
-    digest = _checked_digest(path)
+    _check_digests(path)
     file = signature_file(path)
     if not file.exists():
         raise _refused(path, f"there is no signature at {file}")
     try:
-        document: JsonDict = read_json(file, _MAX_BYTES, _MAX_DEPTH)
-        check(document, _SCHEMA)
-        signature = bytes.fromhex(document["signature"])
+        predicate = _signed_predicate(path, file, public)
     except DocumentError as error:
-        raise _refused(path, f"{file.name} cannot be read: {error.what}") from error
+        why = " ".join(filter(None, (error.where, error.what)))
+        raise _refused(path, f"{file.name} cannot be read: {why}") from error
     except ValueError as error:
         raise _refused(path, f"{file.name} cannot be read: {error}") from error
-    name = key_name(public)
-    if document["key"] != name:
-        raise _refused(path, f"{file.name} says that the key {document['key'][:16]!r} signed it")
-    if document["sha256"] != digest:
-        raise _refused(path, f"{file.name} is of another content: it was changed or made again")
+    signed = {item["name"]: item["digest"] for item in predicate["resources"]}
+    ignored = predicate["serialization"].get("ignore_paths", [])
+    found = _file_digests(path, {SIGNATURE, *ignored})
+    differing = sorted(dict(signed.items() ^ found.items()))
+    # The manifest has the digests of all that is ever read of a folder.
+    if differing or (path.is_dir() and MANIFEST not in signed):
+        names = ", ".join(differing[:5]) if path.is_dir() and differing else "all of it"
+        raise _refused(
+            path, f"{file.name} is of another content: it was changed or made again ({names})"
+        )
+    return key_name(public)
+
+
+def _signed_predicate(path: Path, file: Path, public: ec.EllipticCurvePublicKey) -> JsonDict:
+    """What a bundle says of an artefact's files, if `public` signed it.
+
+    Raises
+    ------
+    VerificationError
+        If it did not, or the signature is of the form of earlier versions.
+    DocumentError, ValueError
+        If the bundle is none.
+    """
+    from cryptography.exceptions import InvalidSignature
+
+    bundle = read_json(file, _MAX_BYTES, _MAX_DEPTH)
+    if isinstance(bundle, dict) and bundle.get("format") == _FORMER:
+        raise VerificationError(
+            f"{path} has a signature that is no longer read",
+            why=f"{file.name} was made with an Ed25519 key, by an earlier version of ibert_tvm",
+            todo="let who made it sign it again with `ibert sign` and a key of the curve P-256",
+        )
+    check(bundle, _BUNDLE)
+    hint = bundle["verificationMaterial"]["publicKey"].get("hint", _hint(public))
+    if hint != _hint(public):
+        raise _refused(path, f"{file.name} says that the key {hint[:16]!r} signed it")
+    envelope = bundle["dsseEnvelope"]
+    signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
+    payload = base64.b64decode(envelope["payload"], validate=True)
+    if len(signatures) != 1:
+        raise DocumentError(f"it has {len(signatures)} signatures; one is needed")
     try:
-        public.verify(signature, _message(path, digest))
+        public.verify(signatures[0], _message(payload), _algorithm(public))
     except InvalidSignature as error:
         raise _refused(path, "the signature was not made with this key") from error
-    return name
+    statement = parse(decode(payload), _MAX_DEPTH)
+    check(statement, _STATEMENT)
+    predicate: JsonDict = statement["predicate"]
+    return predicate
 
 
-def key_name(key: Ed25519PublicKey) -> str:
-    """What a key is called in files and messages: the beginning of its SHA-256."""
-    return hashlib.sha256(key.public_bytes_raw()).hexdigest()[:16]
+def key_name(key: ec.EllipticCurvePublicKey) -> str:
+    """What a key is called in messages: the beginning of the SHA-256 of its PEM file."""
+    return _hint(key)[:16]
 
 
-def _message(path: Path, digest: str) -> bytes:
-    """What is signed: of a folder another text than of a file with the same content."""
-    kind = "folder" if path.is_dir() else "library"
-    return f"{FORMAT} {VERSION} {kind} {digest}".encode()
+def _hint(key: ec.EllipticCurvePublicKey) -> str:
+    serialization, _ = _cryptography()
+    pem: bytes = key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(pem).hexdigest()
 
 
-def _checked_digest(path: Path) -> str:
-    """SHA-256 that stands for an artefact, which is what its own digests say."""
+def _message(payload: bytes) -> bytes:
+    """What is signed of a payload: DSSE's pre-authentication encoding."""
+    return f"DSSEv1 {len(_PAYLOAD_TYPE)} {_PAYLOAD_TYPE} {len(payload)} ".encode() + payload
+
+
+def _algorithm(key: ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) -> ec.ECDSA:
+    from cryptography.hazmat.primitives import hashes
+
+    _, curves = _cryptography()
+    algorithm: ec.ECDSA = curves.ECDSA(getattr(hashes, _HASHES[key.curve.name])())
+    return algorithm
+
+
+def _check_digests(path: Path) -> None:
+    """Check an artefact against its own digests."""
     from ibert_tvm.targets.bare_metal import is_package, read_package
 
     from ..runtime.library_file import read_metadata
 
     if path.is_file():
         read_metadata(path)
-        return files_sha256([path])
-    if path.is_dir() and is_package(path):
+    elif path.is_dir() and is_package(path):
         read_package(path)
-    elif path.is_dir() and is_artefact(path):
+    elif (path / MANIFEST).is_file():
         read_document(path)
     else:
         raise UsageError(
             f"there is nothing to sign at {path}",
             todo="give a NAME.ibert folder, a library or a package for a microcontroller",
         )
-    return files_sha256([path / MANIFEST])
+
+
+def _file_digests(path: Path, unsigned: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of all files but some, by their names in the form, in its order."""
+    if path.is_file():
+        return {_WHOLE: files_sha256([path])}
+    files = {}
+    for file in path.rglob("*"):
+        place = PurePosixPath(file.relative_to(path).as_posix())
+        if any(place.is_relative_to(name) for name in unsigned):
+            continue
+        if file.is_symlink() or not (file.is_file() or file.is_dir()):
+            raise VerificationError(
+                f"{path} cannot be signed",
+                where=str(place),
+                why="it is no file of its own, but a link or a device",
+                todo="remove it, or put a copy of the file in its place",
+            )
+        if file.is_file():
+            files[place] = files_sha256([file])
+    return {str(place): files[place] for place in sorted(files)}
 
 
 def _refused(path: Path, why: str) -> VerificationError:
@@ -172,20 +295,20 @@ def _refused(path: Path, why: str) -> VerificationError:
     )
 
 
-def _private_key(file: Path) -> Ed25519PrivateKey:
-    serialization, ed25519 = _cryptography()
+def _private_key(file: Path) -> ec.EllipticCurvePrivateKey:
+    serialization, curves = _cryptography()
 
     def read(content: bytes) -> Any:
         return serialization.load_pem_private_key(content, password=None)
 
-    key: Ed25519PrivateKey = _key(file, "private", read, ed25519.Ed25519PrivateKey)
+    key: ec.EllipticCurvePrivateKey = _key(file, "private", read, curves.EllipticCurvePrivateKey)
     return key
 
 
-def _public_key(file: Path) -> Ed25519PublicKey:
-    serialization, ed25519 = _cryptography()
+def _public_key(file: Path) -> ec.EllipticCurvePublicKey:
+    serialization, curves = _cryptography()
     read = serialization.load_pem_public_key
-    key: Ed25519PublicKey = _key(file, "public", read, ed25519.Ed25519PublicKey)
+    key: ec.EllipticCurvePublicKey = _key(file, "public", read, curves.EllipticCurvePublicKey)
     return key
 
 
@@ -197,18 +320,22 @@ def _key(file: Path, kind: str, read: Callable[[bytes], Any], wanted: type) -> A
     except DocumentError as error:
         raise _bad_key(file, kind, error.what) from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _bad_key(file, kind, str(error).splitlines()[0]) from error
-    if not isinstance(key, wanted):
-        raise _bad_key(file, kind, "it is of another kind than Ed25519")
+        raise _bad_key(file, kind, (str(error) or "it is no key").splitlines()[0]) from error
+    if not isinstance(key, wanted) or key.curve.name not in _HASHES:  # type: ignore[attr-defined]
+        raise _bad_key(file, kind, f"it is of another kind than {', '.join(_HASHES)}")
     return key
 
 
 def _bad_key(file: Path, kind: str, why: str) -> UsageError:
-    command = "genpkey -algorithm ed25519" if kind == "private" else "pkey -in KEY -pubout"
+    commands = {
+        "private": "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256",
+        "public": "pkey -in KEY -pubout",
+    }
     return UsageError(
         f"cannot read the {kind} key {file}",
         why=why,
-        todo=f"give an Ed25519 key as a PEM file without a passphrase: openssl {command} -out FILE",
+        todo="give a P-256 key as a PEM file without a passphrase: "
+        f"openssl {commands[kind]} -out FILE",
     )
 
 
@@ -221,6 +348,6 @@ def _cryptography() -> tuple[Any, Any]:
             todo="install it with pip install 'ibert-tvm[sign]'",
         )
     from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ed25519
+    from cryptography.hazmat.primitives.asymmetric import ec
 
-    return serialization, ed25519
+    return serialization, ec

@@ -333,5 +333,6 @@ def _by_format(name: str) -> Callable[[bytes, random.Random], bytes]:
         "jsonl": damaged_lines,
         "safetensors": damaged_safetensors,
         "npz": damaged_archive,
+        "bin": damaged_archive,
         "onnx": damaged_onnx,
     }.get(suffix, damaged_bytes)

@@ -144,11 +144,16 @@ def _compile_artefact(folder: Path) -> object:
 def _libraries() -> list[Files]:
     def build(work: Path) -> None:
         import ibert_tvm as ibert
+        from tests.encoder.small_encoders import tiny
         from tests.rpc.small_model import small_model
         from tests.runtime.conftest import TinyModel
 
         (work / "a").mkdir()
         TinyModel().build(work / "a" / "model.so")
+        (work / "c").mkdir()
+        known = {"classes": "sigmoid", "thresholds": {"calm": 0.5}, "pairs": "tanh"}
+        settings = {"post_processing": known, "prompts": {"query": "a "}}
+        tiny("classes", **settings).build(work / "c" / "model.so")
         (work / "b").mkdir()
         plain = ibert.compile(small_model(), target="host", shapes=[(1, 8)], runtime="none")
         plain.export(work / "b" / "model.so")
@@ -272,12 +277,10 @@ def _digests_again(files: Files, _rng: random.Random) -> Files:
         except (ValueError, RecursionError):
             return text
 
-    result = dict(files)
-    if "database.json" in result:
-        result["database.json"] = again(result["database.json"])
-    if "trials.jsonl" in result:
-        result["trials.jsonl"] = b"\n".join(map(again, result["trials.jsonl"].split(b"\n")))
-    return result
+    return {
+        name: b"\n".join(map(again, content.split(b"\n"))) if name.endswith("l") else again(content)
+        for name, content in files.items()
+    }
 
 
 def _read_database(folder: Path) -> object:
@@ -294,6 +297,105 @@ def _no_more(meaning: set[str], before: set[str]) -> bool:
     return meaning <= before
 
 
+# -- signatures, certificates, trained scales -----------------------------------------------------
+
+
+@cache
+def _signatures() -> list[Files]:
+    def build(work: Path) -> None:
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        from ibert_tvm.verification.signature import sign
+        from tests.artefact.conftest import make_quantized
+        from tests.test_signature import write_keys
+
+        (work / "a").mkdir()
+        write_keys(work, "key", ec.generate_private_key(ec.SECP256R1()))
+        make_quantized().save(work / "a" / "model.ibert")
+        sign(work / "a" / "model.ibert", work / "key.pem")
+        for file in work.glob("key.*"):
+            file.rename(work / "a" / file.name)
+
+    return _built("signatures", build)
+
+
+_BUNDLE = "model.ibert/signature.json"
+
+
+def _damage_signature(files: Files, rng: random.Random) -> Files:
+    """The bundle, what it signs, or a key; the artefact has a reader of its own."""
+    try:
+        bundle = json.loads(files[_BUNDLE])
+        payload = base64.b64decode(bundle["dsseEnvelope"]["payload"])
+    except (ValueError, KeyError, TypeError, RecursionError):  # what was damaged before
+        payload = None
+    if payload is None or rng.random() < 0.5:
+        artefact = [name for name in files if name.startswith("model") and name != _BUNDLE]
+        return damaged(files, rng, artefact)
+    bundle["dsseEnvelope"]["payload"] = base64.b64encode(damaged_json(payload, rng)).decode()
+    return {**files, _BUNDLE: json.dumps(bundle).encode()}
+
+
+def _sign_again(files: Files, _rng: random.Random) -> Files:
+    """With the key that signed it before, whatever it is that is signed."""
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    from ibert_tvm.verification.signature import _message
+
+    try:
+        bundle = json.loads(files[_BUNDLE])
+        payload = base64.b64decode(bundle["dsseEnvelope"]["payload"])
+        key: Any = serialization.load_pem_private_key(files["key.pem"], None)
+        signature = key.sign(_message(payload), ec.ECDSA(hashes.SHA256()))
+        signatures = [{"sig": base64.b64encode(signature).decode(), "keyid": ""}]
+        bundle["dsseEnvelope"]["signatures"] = signatures
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return files
+    return {**files, _BUNDLE: json.dumps(bundle).encode()}
+
+
+def _check_signature(folder: Path) -> object:
+    from ibert_tvm.verification.signature import check_signature, sign
+
+    name = check_signature(folder / "model.ibert", folder / "key.pub")
+    sign(folder / "model.ibert", folder / "key.pem")
+    return name
+
+
+def _certificates() -> list[Files]:
+    from ibert_tvm.verification.certificate import Certificate, Check
+
+    facts = {"inputs": 8, "bits": {"a": {"low": -3, "high": 9, "type": "int8", "headroom": 1}}}
+    checks = (Check("digests", facts), Check("same bits", {}, ("wrong",)), Check("x", {}, (), "y"))
+    certificate = Certificate("model.so", "0" * 64, "1" * 64, checks)
+    return [{"verify.json": json.dumps(certificate.to_json()).encode()}]
+
+
+def _read_certificate(folder: Path) -> object:
+    from ibert_tvm.verification.certificate import read_certificate
+
+    return json.dumps(read_certificate(folder / "verify.json"), sort_keys=True)
+
+
+@cache
+def _trained_scales() -> list[Files]:
+    def build(work: Path) -> None:
+        from tests.train.test_trained_scales import scales
+
+        for name in ("bert", "bert-default", "bert-paper"):
+            (work / name).mkdir()
+            scales(name).save(work / name)
+
+    return _built("scales", build)
+
+
+def _read_scales(folder: Path) -> object:
+    from ibert_tvm.model.trained_scales import FILE, read_scales
+
+    return json.dumps(read_scales(folder / FILE).to_json(), sort_keys=True)
+
+
 # -- models of others ---------------------------------------------------------------------------
 
 
@@ -302,6 +404,7 @@ def _model_folders() -> list[Files]:
     def build(work: Path) -> None:
         import torch
 
+        from tests.encoder.small_encoders import save_bert
         from tests.frontend import sentence_folders as folders
         from tests.ibert_checkpoint import checkpoints
 
@@ -314,6 +417,19 @@ def _model_folders() -> list[Files]:
         model = folders.make("bert", "none", num_hidden_layers=1).eval()
         model.save_pretrained(work / "c", max_shard_size="20KB")
         write_files(work / "c", _tokenizers()[0])
+        # Everything that sentence-transformers is told about a model.
+        save_bert(work / "d")
+        settings = {"prompts": {"query": "a: ", "document": ""}, "default_prompt_name": "query"}
+        settings |= {"similarity_fn_name": "dot", "truncate_dim": 16}
+        write_files(
+            work / "d", {"config_sentence_transformers.json": json.dumps(settings).encode()}
+        )
+        # A cross-encoder, its weights pickled.
+        model = folders.make("bert", "sequence_classification", num_hidden_layers=1, num_labels=1)
+        function = {"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5.0.0"}
+        model.config.sentence_transformers = function
+        model.config.save_pretrained(work / "e")
+        torch.save(model.state_dict(), work / "e" / "pytorch_model.bin")
 
     return _built("folders", build)
 
@@ -403,6 +519,41 @@ def _tokenize(folder: Path) -> object:
     return tokens.input_ids.tolist(), tokenizer.vocab_size
 
 
+@cache
+def _source_tokenizers() -> list[Files]:
+    def build(work: Path) -> None:
+        from tests.frontend import tokenizer_folders as folders
+
+        settings: dict[str, Any] = {"model_max_length": 16, "do_lower_case": False}
+        added = {"content": "[NEW]", "special": True, "lstrip": True, "normalized": False}
+        folders.words(work / "a", {**settings, "added_tokens_decoder": {"11": added}})
+        folders.pairs_of_bytes(work / "b", {**settings, "add_prefix_space": True})
+        folders.pairs_of_bytes(work / "c", {**settings, "pad_token": "<pad>"}, template="<s> $A")
+        folders.pieces(work / "d", settings)
+        special = {"mask_token": {"content": "[MASK]", "lstrip": True}, "unk_token": "[UNK]"}
+        sentence = {"max_seq_length": 12, "do_lower_case": True}
+        write_files(
+            work / "a",
+            {
+                "special_tokens_map.json": json.dumps(special).encode(),
+                "sentence_bert_config.json": json.dumps(sentence).encode(),
+                "modules.json": json.dumps(
+                    [{"path": "", "type": "sentence_transformers.models.Transformer"}]
+                ).encode(),
+            },
+        )
+
+    return _built("source-tokenizers", build)
+
+
+def _read_source_tokenizer(folder: Path) -> object:
+    from ibert_tvm.frontend.source_tokenizer import source_tokenizer
+    from ibert_tvm.model.tokenization import Tokenizer
+
+    files = source_tokenizer(folder)
+    return files and Tokenizer(files).encode(["the cats sat", ("a", "C")], 8).input_ids.tolist()
+
+
 def _texts() -> list[Files]:
     return [{"texts.txt": "hello\nworld \u00e9\n\n  big \r\nsmall\n".encode()}]
 
@@ -411,6 +562,41 @@ def _read_texts(folder: Path) -> object:
     from ibert_tvm.texts import read_texts
 
     return read_texts("--texts", folder / "texts.txt")
+
+
+def _data() -> list[Files]:
+    """A folder by the name of a task, with the file or the folder that it reads."""
+    from ibert_tvm.tasks.glue import FORMATS
+    from tests.tasks.test_readers import CORPUS, GLUE
+
+    answers = [{"text": "cat", "answer_start": 4}]
+    questions = [{"id": "1", "question": "Who?", "answers": answers, "is_impossible": False}]
+    paragraphs = [{"context": "The cat.", "qas": questions}]
+    files = {f"{name}/{FORMATS[name].file}": text for name, text in GLUE.items()}
+    files |= {
+        "classification/a.csv": 'label,text\nx,"a, ""b""\nc"\ny,d\n',
+        "sts/a.tsv": "sentence1\tsentence2\tscore\na b\tc\t4.5\n",
+        "token-classification/a.conll": "EU NNP B-ORG\nrejects VBZ O\n\nPeter NNP B-PER\n",
+        "squad/a.json": json.dumps({"data": [{"paragraphs": paragraphs}]}),
+    }
+    retrieval = {
+        "corpus.jsonl": CORPUS,
+        "queries.jsonl": '{"_id": "q", "text": "x"}\n{"_id": "r", "text": "y"}\n',
+        "qrels/test.tsv": "query-id\tcorpus-id\tscore\nq\t2\t1\n",
+    }
+    folder = {f"retrieval/{name}": text.encode() for name, text in retrieval.items()}
+    return [folder, *({name: text.encode()} for name, text in files.items())]
+
+
+def _read_data(folder: Path) -> object:
+    from ibert_tvm.tasks.catalogue import TASKS, Options
+
+    found = []
+    for place in sorted(folder.iterdir()):
+        files = sorted(place.iterdir())
+        path = place if place.name == "retrieval" or not files else files[0]
+        found.append(repr(TASKS[place.name].read(path, Options())))
+    return found
 
 
 def _npz_files() -> list[Files]:
@@ -476,6 +662,68 @@ def _listen(folder: Path) -> object:
     return found, BoardDescription.parse(board.decode("utf-8", "replace"))
 
 
+_REQUESTS: Mapping[str, object] = {
+    "v1/embeddings": {"input": ["hello world", "big"], "encoding_format": "base64", "model": "e"},
+    "v1/embeddings/ids": {"input": [[2, 4, 3], [2, 3]], "dimensions": 3, "truncate": True},
+    "v2/rerank": {"query": "big", "documents": ["hello", {"text": "small"}], "top_n": 1},
+    "rerank": {
+        "query": "big",
+        "documents": ["hello"],
+        "return_documents": True,
+        "function": "none",
+    },
+    "classify": {"inputs": ["hello", ["big", "small"]], "top_k": 2, "threshold": 0.5},
+    "reload": {"model": "e"},
+}
+
+
+def _requests() -> list[Files]:
+    return [{f"{path}.json": json.dumps(body).encode()} for path, body in _REQUESTS.items()]
+
+
+@cache
+def _server() -> Callable[[str, bytes], tuple[int, bytes]]:
+    """A server in this process, without its sockets: what it answers to a body at a path."""
+    import asyncio
+
+    import httpx
+
+    from ibert_tvm import Encoder
+    from ibert_tvm.serve.application import create_application
+    from tests.encoder.small_encoders import tiny
+
+    place = TemporaryDirectory()  # lives as long as what loads from it
+    libraries = {
+        kind[0]: tiny(kind).build(Path(place.name) / f"{kind}.so")
+        for kind in ("embedding", "score", "classes")
+    }
+
+    def load(name: str) -> Encoder:
+        return Encoder(Path(place.name) / libraries[name].name)
+
+    application = create_application({n: load(n) for n in libraries}, None, "key", load=load)
+    transport = httpx.ASGITransport(application, raise_app_exceptions=True)
+    client = httpx.AsyncClient(transport=transport, base_url="http://x")
+    loop = asyncio.new_event_loop()
+    headers = {"content-type": "application/json", "authorization": "Bearer key"}
+
+    def answer(path: str, body: bytes) -> tuple[int, bytes]:
+        given = loop.run_until_complete(client.post(path, content=body, headers=headers))
+        return given.status_code, given.content
+
+    return answer
+
+
+def _ask(folder: Path) -> object:
+    found = []
+    for name, body in files_of(folder).items():
+        path = name.removesuffix(".json").removesuffix("/ids")
+        status, content = _server()(f"/{path}", body)
+        assert status < 500, (status, content)
+        found.append(status)
+    return found
+
+
 READERS: dict[str, Reader] = {
     "artefact": Reader(_artefacts, _read_artefact, _manifest_again),
     "compile": Reader(_artefacts, _compile_artefact, _manifest_again),
@@ -483,10 +731,16 @@ READERS: dict[str, Reader] = {
     "seal": Reader(_libraries, _seal_library, damage=_damage_library),
     "package": Reader(_packages, _read_package, _manifest_again),
     "database": Reader(_databases, _read_database, _digests_again, same=_no_more),
+    "signature": Reader(_signatures, _check_signature, _sign_again, _damage_signature),
+    "certificate": Reader(_certificates, _read_certificate, _digests_again),
+    "scales": Reader(_trained_scales, _read_scales),
     "folder": Reader(_model_folders, _read_folder),
     "import": Reader(_model_folders, _import_folder),
     "onnx": Reader(_onnx_models, _import_onnx),
     "tokenizer": Reader(_tokenizers, _tokenize),
+    "source-tokenizer": Reader(_source_tokenizers, _read_source_tokenizer),
+    "data": Reader(_data, _read_data),
+    "requests": Reader(_requests, _ask),
     "texts": Reader(_texts, _read_texts),
     "npz": Reader(_npz_files, _read_npz),
     "network": Reader(_answers, _listen),
