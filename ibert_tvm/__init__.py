@@ -89,7 +89,12 @@ def __getattr__(name: str) -> Any:
     if f"{__name__}.{name}" in sys.modules:
         value = sys.modules[f"{__name__}.{name}"]
     elif name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
+        try:
+            value = getattr(importlib.import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            from .common.extras import as_missing_extra
+
+            raise as_missing_extra(error, f"ibert_tvm.{name}") from error
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

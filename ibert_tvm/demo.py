@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .common.errors import ModelError, VerificationError
+from .common.extras import require
 from .common.strict_json import JsonDict, JsonObject
 from .evaluation.evaluate import Fidelity, evaluate_integers, fidelity
 from .evaluation.metrics import pairwise_cosine
@@ -116,13 +117,9 @@ def find_model() -> Path:
     ModelError
         If the package is not installed, or has no model in it.
     """
+    require(_PACKAGE, to="the demo", otherwise=", or run `make setup`")
     spec = find_spec(_PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise ModelError(
-            "the demo's model is not installed",
-            why=f"the package {_PACKAGE.replace('_', '-')} was not found",
-            todo="run `make setup`, or: pip install 'ibert-tvm[demo]'",
-        )
+    assert spec is not None and spec.submodule_search_locations
     folder = Path(spec.submodule_search_locations[0]) / "model"
     if not (folder / "config.json").is_file():
         raise ModelError(

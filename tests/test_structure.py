@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ibert_tvm.common.extras import EXTRAS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ibert_tvm", "relay_passes", "schedules", "targets")
 # Errors, parsers of untrusted files, and the writing of outputs.
@@ -218,5 +220,7 @@ def test_constraints_pin_every_core_dependency():
         re.split(r"[<>=\[]", entry)[0].lower().replace("_", "-")
         for entry in re.findall(r'"([^"]+)"', core)
     }
-    assert "apache-tvm-ffi" in names
+    for extra in ("compiler", "run", "torch"):
+        names |= set(EXTRAS[extra].distributions)
+    assert "numpy" in names
     assert names - pins == set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..frontend.errors import require
+from ..common.extras import require
 
 
 def require_package(package: str, adapter: str) -> None:
@@ -22,8 +22,6 @@ def require_package(package: str, adapter: str) -> None:
     """
     require(
         package,
-        to="this adapter",
-        why="packages that a model can be used in are optional",
-        todo="pip install 'ibert-tvm[adapters]', or that package alone",
-        where=adapter,
+        to=adapter,
+        otherwise=", or that package alone",
     )

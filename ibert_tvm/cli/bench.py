@@ -146,7 +146,7 @@ def _check_against(
     against: Path, texts: Path | None, rpc: str | None, metadata: LibraryMetadata
 ) -> None:
     """Refuse what sentence-transformers cannot be compared on, before anything is measured."""
-    from ..frontend.errors import require
+    from ..common.extras import require
 
     if texts is None or rpc is not None or metadata.device != "cpu":
         raise UsageError(
@@ -166,9 +166,6 @@ def _check_against(
     require(
         "sentence_transformers",
         to="ibert bench --against",
-        why="it is what the library is compared with",
-        todo="pip install 'ibert-tvm[adapters]'",
-        where="--against",
     )
 
 

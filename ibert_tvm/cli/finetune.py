@@ -68,7 +68,7 @@ def command(
     ibert finetune MODEL --data train.tsv --dev dev.tsv -o tuned
     ibert finetune MODEL --data texts.txt --distill embeddings -o tuned
     """
-    from ..frontend.errors import require
+    from ..common.extras import require
     from ..tasks import checked_columns, task_of
     from ..train.examples import read_examples
 
@@ -80,8 +80,6 @@ def command(
         "torch",
         "transformers",
         to="training a model",
-        why="torch and transformers are optional: a quantised model runs without them",
-        todo="pip install 'ibert-tvm[torch]'",
     )
     from ..train.finetune import finetune
     from .progress import progress

@@ -17,6 +17,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any, ClassVar
 
 from ..common.errors import ErrorReport, ExitCode, UsageError, describe
+from ..common.extras import as_missing_extra
 from .result import CommandResult
 from .tables import printable, width
 
@@ -93,7 +94,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Older versions of typer turn an interrupt into Abort.
         if signals.received is not None or type(error).__name__ == "Abort":
             return signals.report(as_json)
-        return _fail(error, as_json, verbose)
+        return _fail(as_missing_extra(error, f"ibert {words[0]}"), as_json, verbose)
 
 
 def _invoke(words: list[str]) -> Any:

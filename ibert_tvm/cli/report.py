@@ -40,7 +40,6 @@ def command(
     ibert report minilm.ibert --graph minilm.onnx
     """
     from ..common.files import check_writable, write_file
-    from ..frontend.errors import require
     from ..model.artefact import QuantizedModel
     from ..report import program_graph, render_page, write_onnx
     from ..report.onnx_file import check_suffix
@@ -75,13 +74,6 @@ def command(
         lines.append(f"wrote {graph}: {len(loaded.program.steps)} nodes; netron.app opens it")
         if output is None:
             return CommandResult(document, lines)
-    require(
-        "jinja2",
-        to="ibert report",
-        why="the package that fills in the page is optional",
-        todo="pip install 'ibert-tvm[report]'",
-        where="ibert report",
-    )
     page = check_writable(output or Path("report.html"))
     content = _document(collect(jobs, source))
     text_of_page = render_page(content)

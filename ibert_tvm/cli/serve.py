@@ -15,7 +15,6 @@ from .result import CommandResult
 from .signature import Settings
 
 _KEY = "IBERT_API_KEY"
-_PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "orjson")
 _LIMITS = Settings(
     {
         "batch_tokens": Option(min=1),
@@ -67,15 +66,6 @@ def command(
     ibert serve minilm.so --port 8000
     ibert serve minilm.so reranker.so --workers 2
     """
-    from ..frontend.errors import require
-
-    require(
-        *_PACKAGES,
-        to="ibert serve",
-        why="the packages of a server are optional",
-        todo="pip install 'ibert-tvm[serve]'",
-        where="ibert serve",
-    )
     from ..encoder import Encoder
     from ..serve.models import load_copy
     from ..serve.server import listen, serve

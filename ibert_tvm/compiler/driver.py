@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.errors import OutputError, UsageError, check_choice
+from ..common.extras import require
 from ..common.files import settled, write_folder
 from ..common.strict_json import JsonDict, JsonObject
 from ..common.types import Array
@@ -206,6 +207,8 @@ def compile(
 
     Raises
     ------
+    MissingExtraError
+        If TVM is not installed.
     UsageError
         If a shape is not positive, or longer than the model's positions; or if nothing in C can be
         called by the prefix.
@@ -216,6 +219,7 @@ def compile(
     ibert_tvm.schedules.tuning.DatabaseError
         If the database is missing, damaged, or of another target.
     """
+    require("tvm", to="compiling")
     from ibert_tvm.relay_passes.emit import KernelLayout
     from ibert_tvm.relay_passes.passes import (
         IntegerProgram,

@@ -18,13 +18,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..common.errors import LibraryError, UsageError
+from ..common.extras import require
 from ..common.files import files_below, files_sha256, locked
 from ..common.strict_json import JsonDict
 from ..frontend import load
 from ..frontend.sources import is_source, resolved, source_of
 from ..model.artefact import QuantizedModel
 from ..model.tokenization import Tokenizer
-from ..quantization.post_training import quantize_by_default
 from ..runtime.library_file import read_metadata
 from ..texts import data_file
 from ..version import __version__
@@ -111,6 +111,7 @@ def prepared_library(model: Path, options: Options) -> Path:
     IbertError
         As `ibert_tvm.load`, `quantize`, `compile` and `CompiledModel.export` raise.
     """
+    require("tvm", to="a model that is no library", otherwise=", or give a library")
     model = resolved(model)[1] if is_source(model) else model
     key = _key(model, options)
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
@@ -173,6 +174,7 @@ def _hashed(folder: Path, files: Iterable[Path]) -> str:
 
 def _make(model: Path, options: Options, library: Path) -> None:
     from ..compiler import compile as compile_model
+    from ..quantization.post_training import quantize_by_default
 
     if not is_source(model):
         _logger.warning("compiling %s for %s; this is done once", model, options.target)

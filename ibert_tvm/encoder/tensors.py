@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.errors import UsageError
+from ..common.extras import require
 from ..common.types import Array
 
 if TYPE_CHECKING:
@@ -28,15 +28,10 @@ def tensor_of(array: Array) -> torch.Tensor:
 
     Raises
     ------
-    UsageError
+    MissingExtraError
         If torch is not installed.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise UsageError(
-            "torch is not installed",
-            why="tensors were asked for",
-            todo="pip install 'ibert-tvm[torch]', or ask for arrays (convert_to_numpy=True)",
-        ) from error
+    require("torch", to="a tensor", otherwise=", or ask for arrays (convert_to_numpy=True)")
+    import torch
+
     return torch.from_numpy(np.ascontiguousarray(array))

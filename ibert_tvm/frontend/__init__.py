@@ -3,7 +3,8 @@
 Importing this package imports neither TVM, torch nor transformers; loading does.
 """
 
-from .errors import MissingExtraError, ModelSourceError, UnsupportedModelError
+from ..common.extras import MissingExtraError
+from .errors import ModelSourceError, UnsupportedModelError
 from .loader import load
 from .model import CanonicalModel
 from .report import ImportReport

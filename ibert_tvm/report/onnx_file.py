@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
+from ..common.extras import require
 from ..common.files import write_file
 from ..common.strict_json import JsonObject
-from ..frontend.errors import require
 from ..version import __version__
 
 if TYPE_CHECKING:
@@ -55,9 +55,6 @@ def write_onnx(model: QuantizedModel, graph: JsonObject, path: Path) -> Path:
     require(
         "onnx",
         to="ibert report --graph",
-        why="the package that writes the format is optional",
-        todo="pip install 'ibert-tvm[onnx]'",
-        where=str(path),
     )
     import onnx
     from onnx import helper

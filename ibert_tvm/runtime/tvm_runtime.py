@@ -18,6 +18,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from ..common.extras import require
 from .mapping import SharedObject
 from .metadata import LibraryMetadata
 
@@ -61,16 +62,21 @@ def load_runtime() -> Any:
 
     Raises
     ------
-    ImportError
+    MissingExtraError
         If TVM is not installed.
     OSError
         If its runtime library cannot be loaded.
     """
+    require(
+        "tvm",
+        "tvm_ffi",
+        to="a library for TVM's runtime",
+        otherwise=", or compile it with --runtime none",
+    )
     with _without_torch():
         import tvm_ffi
     spec = importlib.util.find_spec("tvm")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("No module named 'tvm'", name="tvm")
+    assert spec is not None and spec.submodule_search_locations
     folders = [Path(folder) / "lib" for folder in spec.submodule_search_locations]
     tvm_ffi.libinfo.load_lib_ctypes(
         "apache-tvm", "tvm_runtime", "RTLD_GLOBAL", extra_lib_paths=folders

@@ -7,7 +7,6 @@ decisions) ranks a random part of what is not measured yet, and learns from ever
 
 from __future__ import annotations
 
-import importlib.util
 import random
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -20,6 +19,7 @@ import numpy as np
 import tvm
 from tvm import s_tir, tirx
 
+from ibert_tvm.common.extras import require
 from ibert_tvm.targets import Gpu, TargetDescription
 
 from ..apply import schedule_kernel
@@ -147,13 +147,7 @@ class Search:
             from tvm.s_tir.meta_schedule.cost_model import XGBModel
             from tvm.s_tir.meta_schedule.cost_model.xgb_model import XGBConfig
 
-            if importlib.util.find_spec("xgboost") is None:
-                raise ScheduleError(
-                    what="cannot tune without a cost model",
-                    where=f"kernel {self.name}",
-                    why="the package xgboost is not installed",
-                    todo="install it: pip install 'ibert-tvm[tune]'",
-                )
+            require("xgboost", to="tuning")
             context = TuneContext(
                 mod=tvm.IRModule({"main": self.func.with_attr("global_symbol", "main")}),
                 target=tvm.target.Target(dict(self.target.tvm_target)),

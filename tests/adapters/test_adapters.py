@@ -194,8 +194,6 @@ def test_without_the_package_an_adapter_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == (
-        "this adapter needs langchain_core, which is not installed\n"
-        "  where: ibert_tvm.adapters.langchain\n"
-        "  why: packages that a model can be used in are optional\n"
-        "  what to do: pip install 'ibert-tvm[adapters]', or that package alone\n"
+        "ibert_tvm.adapters.langchain needs langchain_core, which is not installed: "
+        "pip install 'ibert-tvm[adapters]', or that package alone\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -101,9 +102,12 @@ def test_quantize_never_replaces_a_folder_of_the_user(refused: Refused, tmp_path
 
 
 def test_demo_without_its_model(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ibert_tvm import demo
+    find = importlib.util.find_spec
 
-    monkeypatch.setattr(demo, "_PACKAGE", "gt_no_such_package")
+    def found(name: str, package: str | None = None) -> object:
+        return None if name.startswith("gt_") else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", found)
     refused("demo")
 
 

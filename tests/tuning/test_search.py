@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ibert_tvm.schedules import ScheduleError
+from ibert_tvm.common.extras import MissingExtraError
 from ibert_tvm.schedules.tiles import LinearTile
 from ibert_tvm.schedules.tuning import Search, tile_space
 from ibert_tvm.targets import get_target
@@ -67,5 +67,5 @@ def test_stock_intrinsics_stay_out() -> None:
 
 def test_without_xgboost(monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with messages.raises(ScheduleError):
+    with messages.raises(MissingExtraError):
         _search()

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...common.errors import error_lines
+from ...common.extras import require
 from ...common.types import Array
-from ..errors import ModelSourceError, require
+from ..errors import ModelSourceError
 
 _PREFIX = "ibert."
 _KINDS = "float32, float64, float16 or bfloat16"
@@ -182,10 +183,8 @@ def _load_bin(file: Path) -> dict[str, Any]:
     """Tensors of a pickle."""
     require(
         "torch",
-        to=f"reading {file.name}",
-        where=str(file),
-        why="it is a pickle of torch tensors; a model.safetensors needs no torch",
-        todo="pip install 'ibert-tvm[torch]', or convert the weights to safetensors",
+        to=f"reading {file}, a pickle of torch tensors,",
+        otherwise=", or convert the weights to safetensors",
     )
     import torch
 

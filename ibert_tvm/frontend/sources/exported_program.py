@@ -40,7 +40,6 @@ register_source(
         recognises=ends_in(".pt2"),
         load=_load_file,
         packages=("torch",),
-        extra="torch",
         heads=False,
         inputs=(Sequence, Mapping),
         files=lambda path: [path],
@@ -53,7 +52,6 @@ register_source(
         recognises=_is_program,
         load=_load,
         packages=("torch",),
-        extra="torch",
         heads=False,
         inputs=(Sequence, Mapping),
     )

@@ -69,7 +69,6 @@ register_source(
         recognises=is_model_folder,
         load=_load_transformers,
         packages=("torch", "transformers"),
-        extra="torch",
         files=_files,
     )
 )
@@ -80,7 +79,6 @@ register_source(
         recognises=_is_checkpoint,
         load=_load_checkpoint,
         to_verify=("torch", "transformers"),
-        extra="torch",
         files=_files,
         precedence=1,
     )

@@ -30,7 +30,6 @@ register_source(
         load=_load,
         packages=("onnx",),
         to_verify=("onnxruntime",),
-        extra="onnx",
         inputs=(Mapping,),
         files=_files,
     )

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...common.extras import require
 from ...common.registry import Registry
-from ..errors import ModelSourceError, require
+from ..errors import ModelSourceError
 from ..folder_files import not_a_model
 from ..hf_folder import check_head
 from ..model import CanonicalModel
@@ -37,8 +38,6 @@ class ModelSource:
         In the place of `load`: returns the model that the object leads to.
     packages, to_verify
         Optional packages that loading needs, and those that the comparison with the source needs.
-    extra
-        The extra of this package that brings them.
     heads
         Whether it can have a head other than ``none``.
     inputs
@@ -61,7 +60,6 @@ class ModelSource:
     stands_for: Callable[[Any], object] | None = None
     packages: tuple[str, ...] = ()
     to_verify: tuple[str, ...] = ()
-    extra: str = ""
     heads: bool = True
     inputs: tuple[type, ...] = ()
     files: Callable[[Path], Iterable[Path]] | None = None
@@ -75,10 +73,6 @@ class ModelSource:
                 "is not called by a noun with its article",
             ),
             ((self.load is None) != (self.stands_for is None), "is loaded or leads to another one"),
-            (
-                bool(self.packages or self.to_verify) == bool(self.extra),
-                "needs packages of an extra, or no extra",
-            ),
             (not (self.stands_for and self.files), "has files of its own, and leads to others"),
         )
         wrong = next((why for holds, why in rules if not holds), None)
@@ -109,18 +103,12 @@ class ModelSource:
                 + ("; only names that differ can be given" if self.inputs else ""),
                 todo=f"give {names}, or leave it out" if self.inputs else "leave inputs out",
             )
-        every = " and ".join((*self.packages, *self.to_verify))
-        optional = f"{every} are" if " and " in every else f"{every} is"
-        parts = [(f"importing {self.what}", self.packages, "")]
+        require(*self.packages, "tvm", to=f"importing {self.what}")
         if request.verify:
-            why = ", or load with verify=False"
-            parts.append(("comparing the import with its source", self.to_verify, why))
-        for to, packages, otherwise in parts:
             require(
-                *packages,
-                to=to,
-                why=f"{optional} optional: a quantised model runs without them",
-                todo=f"pip install 'ibert-tvm[{self.extra}]'{otherwise}",
+                *self.to_verify,
+                to="comparing the import with its source",
+                otherwise=", or load with verify=False",
             )
 
 

@@ -64,7 +64,6 @@ register_source(
         recognises=_is_module,
         load=_load,
         packages=("torch",),
-        extra="torch",
         heads=False,
         inputs=(Sequence, Mapping),
     )
@@ -76,7 +75,6 @@ register_source(
         recognises=_is_transformers,
         load=_load_transformers,
         packages=("torch", "transformers"),
-        extra="torch",
         precedence=1,
     )
 )
@@ -87,7 +85,6 @@ register_source(
         recognises=_is_checkpoint,
         load=_load_checkpoint,
         packages=("torch", "transformers"),
-        extra="torch",
         precedence=2,
     )
 )
