@@ -134,15 +134,7 @@ class IbertModule(InputModule):
                 why="they are arguments of a tokenizer of transformers, and its own takes none",
                 todo="leave processing_kwargs out; max_seq_length can be set",
             )
-        texts = list(inputs)
-        if prompt:
-            texts = [
-                (prompt + text[0], *text[1:]) if isinstance(text, tuple) else prompt + text
-                for text in texts
-            ]
-        batch = self.encoder.tokenizer.encode(texts, self.max_seq_length, allow_empty=True)
-        names = {"attention_mask", *(r.name for r in self.encoder.library.metadata.inputs)}
-        return {name: torch.from_numpy(array) for name, array in batch.inputs([*names]).items()}
+        return self.encoder.preprocess(inputs, prompt)
 
     def forward(self, features: dict[str, Any], **_options: Any) -> dict[str, Any]:
         """Run the library.

@@ -1,25 +1,35 @@
-"""`Encoder`: a compiled model for those who have strings."""
+"""`Encoder`: a compiled model for those who have strings.
+
+Its names, arguments and results are those of sentence-transformers' `SentenceTransformer` and
+`CrossEncoder`; `docs/encoder.md` lists what is left out, and why.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.errors import InputError, LibraryError, UsageError, check_choice
+from ..common.errors import InputError, UsageError, check_choice
 from ..common.types import Array
 from ..frontend.sources import is_source
 from ..model.heads import KINDS, heads_with, kinds_of
 from ..model.scores import (
     FUNCTIONS,
     LATE,
+    PAIRWISE,
+    PRECISIONS,
     SIMILARITIES,
     normalized,
+    quantized,
     ranked_classes,
     ranked_documents,
 )
@@ -28,8 +38,10 @@ from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library
 from .batches import Part, Text, run_batches
 from .entities import STRATEGIES, tagged_text
+from .model_card import Measurements
+from .pool import Pool, opened_again
 from .progress import progress_bar
-from .tensors import tensor_of
+from .tensors import are_tensors, array_of, tensor_of
 
 _logger = logging.getLogger(__name__)
 
@@ -57,24 +69,27 @@ class Encoder:
     max_seq_length
         Longer texts are cut off at so many tokens. By default the longest compiled length; where a
         library is made, what a sentence-transformers folder says, at most 512.
+    prompts, default_prompt_name, similarity_fn_name, truncate_dim
+        In the place of the source's settings; prompts of other names stay.
 
     Attributes
     ----------
     library : Library
         What runs.
-    max_seq_length
-        Tokens that texts are cut off at.
     prompts : dict of str to str
         Prompts of the model by name.
     default_prompt_name : str or None
         The prompt of texts for which none is chosen.
     post_processing : PostProcessing
         What the model's own library does with its outputs, as the methods do.
+    model_card_data : Measurements
+        What evaluators of sentence-transformers measured, for `save_pretrained`.
 
     Raises
     ------
     UsageError
-        If the model takes no texts, has no tokenizer, or `max_seq_length` was not compiled.
+        If the model takes no texts, has no tokenizer, `max_seq_length` was not compiled, or a
+        setting has no meaning.
     IbertError
         As `load_library` raises, and where a library is made, `load`, `quantize` and `compile`.
     """
@@ -88,6 +103,10 @@ class Encoder:
         target: str = "host",
         head: str | None = None,
         max_seq_length: int | None = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
+        truncate_dim: int | None = None,
     ) -> None:
         if isinstance(model, Library):
             self.library = model
@@ -118,9 +137,16 @@ class Encoder:
                 todo="use `load_library` and `Library.run`",
             )
         self.tokenizer: Tokenizer = self.library.tokenizer
-        self.prompts = dict(metadata.info.prompts)
-        self.default_prompt_name = metadata.info.default_prompt_name
+        self.prompts = {**metadata.info.prompts, **(prompts or {})}
+        self.default_prompt_name = default_prompt_name or metadata.info.default_prompt_name
         self.post_processing = metadata.info.post_processing
+        self.model_card_data = Measurements()
+        if default_prompt_name is not None:
+            self.prompt_text(name=default_prompt_name)
+        if similarity_fn_name is not None:
+            self.similarity_fn_name = similarity_fn_name
+        if truncate_dim is not None:
+            self.truncate_dim = truncate_dim
 
     @property
     def max_seq_length(self) -> int:
@@ -154,9 +180,10 @@ class Encoder:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path of the library, with its digest, and not its code."""
         metadata = self.library.metadata
-        options = {**self._loaded_with, "max_seq_length": self.max_seq_length}
-        state = {"prompts": self.prompts, "default_prompt_name": self.default_prompt_name}
-        return _loaded_again, (str(metadata.path.absolute()), metadata.digest, options), state
+        known = ("prompts", "default_prompt_name", "post_processing", "model_card_data")
+        state = {name: getattr(self, name) for name in (*known, "_max_seq_length")}
+        place = str(metadata.path.absolute()), metadata.digest, self._loaded_with
+        return _loaded_again, place, state
 
     def __enter__(self) -> Encoder:
         return self
@@ -178,6 +205,72 @@ class Encoder:
         size, most = self._size(kinds_of("encode")), self.post_processing.dimensions
         return size if size is None or most is None else min(size, most)
 
+    def get_embedding_dimension(self) -> int | None:
+        """The same, as sentence-transformers calls it."""
+        return self.embedding_size
+
+    get_sentence_embedding_dimension = get_embedding_dimension
+
+    @property
+    def truncate_dim(self) -> int | None:
+        """Channels that vectors are cut to; None to keep all."""
+        return self.post_processing.dimensions
+
+    @truncate_dim.setter
+    def truncate_dim(self, channels: int | None) -> None:
+        _check_channels(channels)
+        self.post_processing = replace(self.post_processing, dimensions=channels)
+
+    @contextmanager
+    def truncate_embeddings(self, truncate_dim: int | None) -> Iterator[None]:
+        """Have another `truncate_dim` in a block."""
+        before = self.truncate_dim
+        self.truncate_dim = truncate_dim
+        try:
+            yield
+        finally:
+            self.truncate_dim = before
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """How `similarity` compares vectors: of the source's settings, else ``cosine``."""
+        return self.post_processing.similarity or "cosine"
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, name: str | None) -> None:
+        name = getattr(name, "value", name)  # an enumeration in sentence-transformers
+        if name is not None:
+            check_choice("similarity_fn_name", name, SIMILARITIES)
+        self.post_processing = replace(self.post_processing, similarity=name)
+
+    @property
+    def device(self) -> str:
+        """What the library runs on: ``"cpu"``, ``"cuda:0"`` ..."""
+        return self.library.device
+
+    def to(self, device: Any) -> Encoder:
+        """Return this encoder, if it runs on that kind of device; `UsageError` otherwise."""
+        self._check_device(device)
+        return self
+
+    @property
+    def modalities(self) -> list[str]:
+        """What it takes: texts."""
+        return ["text"]
+
+    def supports(self, modality: Any) -> bool:
+        """Whether it takes inputs of this kind."""
+        return modality in self.modalities
+
+    def get_max_seq_length(self) -> int:
+        """Tokens that texts are cut off at."""
+        return self.max_seq_length
+
+    @property
+    def num_labels(self) -> int:
+        """Classes of the model; 0 where it has none."""
+        return len(self.labels)
+
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes, empty where the model has none."""
@@ -186,47 +279,67 @@ class Encoder:
 
     def encode(
         self,
-        sentences: str | Sequence[str],
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        normalize_embeddings: bool = False,
+        inputs: str | Sequence[str] | None = None,
         prompt_name: str | None = None,
         prompt: str | None = None,
-        convert_to_tensor: bool = False,
-        convert_to_numpy: bool = True,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
         output_value: str | None = "sentence_embedding",
+        precision: str | None = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | Sequence[str] | None = None,
+        normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
+        pool: Pool | None = None,
+        chunk_size: int | None = None,
+        *,
+        task: str | None = None,
+        sentences: str | Sequence[str] | None = None,
     ) -> Any:
         """Vectors of texts; every argument means what it means in sentence-transformers.
 
         Parameters
         ----------
-        sentences
+        inputs
             A text, which gives one vector, or texts.
-        batch_size
-            Texts of a batch.
-        show_progress_bar
-            Show one on stderr; by default where this package logs information.
-        normalize_embeddings
-            Scale vectors to length 1.
         prompt_name
             Name in `prompts` of what is put before every text; by default `default_prompt_name`.
         prompt
             What is put before every text; then `prompt_name` is not looked at.
-        convert_to_tensor
-            Give one torch tensor instead of an array.
-        convert_to_numpy
-            Give one array; if neither this nor the above, a list of tensors.
+        batch_size
+            Texts of a batch.
+        show_progress_bar
+            Show one on stderr; by default where this package logs information.
         output_value : {"sentence_embedding", "token_embeddings", None}
             Vectors of texts; a list of tensors [tokens, channels], one per text; or for each text
             a dictionary of tensors: its tokens and every output of the model.
+        precision : {"float32", "int8", "uint8", "binary", "ubinary"}
+            Of vectors of texts, see `ibert_tvm.model.scores.quantized`.
+        convert_to_numpy
+            Give one array; if neither this nor the next, a list of tensors.
+        convert_to_tensor
+            Give one torch tensor instead of an array.
+        device
+            The kind of device that the library runs on, or a list: a process for each.
+        normalize_embeddings
+            Scale vectors to length 1.
         truncate_dim
             Cut vectors to so many channels; by default to what the source's settings say.
+        pool
+            What `start_multi_process_pool` returned: its processes run the library.
+        chunk_size
+            Texts that a process is given at a time.
+        task
+            Not used: models whose modules depend on it cannot be imported.
+        sentences
+            Another name of `inputs`.
 
         Returns
         -------
         numpy.ndarray, torch.Tensor, list or dict
-            float32 [texts, channels], or [channels] of one text.
+            [texts, channels], or [channels] of one text; of precision ``binary`` and ``ubinary``
+            [texts, channels / 8].
 
         Raises
         ------
@@ -238,88 +351,249 @@ class Encoder:
         if output_value is not None:
             allowed = ("sentence_embedding", "token_embeddings")
             check_choice("output_value", output_value, allowed, "None asks for everything")
-        if truncate_dim is not None and truncate_dim < 1:
-            raise UsageError(f"truncate_dim is {truncate_dim}", todo="give a number of at least 1")
-        single = isinstance(sentences, str)
+        precision = precision or "float32"
+        check_choice("precision", precision, PRECISIONS)
+        if precision != "float32" and output_value != "sentence_embedding":
+            raise UsageError(
+                f"precision is {precision!r} for the output_value {output_value!r}",
+                why="vectors of texts alone are quantised",
+                todo="leave one of them out",
+            )
+        _check_channels(truncate_dim)
+        inputs = sentences if inputs is None else inputs
+        single = isinstance(inputs, str)
         prefix = self.prompt_text(prompt, prompt_name)
-        items = [sentences] if isinstance(sentences, str) else _listed(sentences)
+        items = [inputs] if isinstance(inputs, str) else _listed(inputs)
         texts: list[Text] = [prefix + text for text in items] if prefix else list(items)
         results: list[Any]
-        if output_value is None:
-            results = self._features(texts, batch_size, show_progress_bar, truncate_dim)
-            return results[0] if single else results
-        if output_value == "token_embeddings":
-            name = self.output_name("token_embeddings")
-            results = [None] * len(texts)
-            for part in self._parts(texts, batch_size, show_progress_bar):
-                values = tensor_of(part.outputs[name].dequantize())
-                for place, row in enumerate(part.rows):
-                    results[row] = values[place, : int(part.tokens.attention_mask[place].sum())]
-            return results[0] if single else results
-        vectors = self._vectors("encode", texts, batch_size, show_progress_bar).dequantize()
-        vectors = self.post_processing.finished(vectors, truncate_dim)
+        with self._run_by(device, pool, chunk_size) as run:
+            if output_value is None:
+                parts = self._parts(texts, batch_size, show_progress_bar, run)
+                results = self._features(parts, len(texts), truncate_dim)
+                return results[0] if single else results
+            if output_value == "token_embeddings":
+                name = self.output_name("token_embeddings")
+                results = [None] * len(texts)
+                for part in self._parts(texts, batch_size, show_progress_bar, run):
+                    values = tensor_of(part.outputs[name].dequantize())
+                    for place, row in enumerate(part.rows):
+                        results[row] = values[place, : int(part.tokens.attention_mask[place].sum())]
+                return results[0] if single else results
+            rows = self._vectors("encode", texts, batch_size, show_progress_bar, run)
+        vectors: Array = self.post_processing.finished(rows.dequantize(), truncate_dim)
         if normalize_embeddings:
             vectors = normalized(vectors)
-        if convert_to_tensor:
-            return tensor_of(vectors[0] if single else vectors)
-        if convert_to_numpy:
-            return vectors[0] if single else vectors
-        return tensor_of(vectors[0]) if single else list(tensor_of(vectors))
+        if precision != "float32" and len(vectors):
+            vectors = quantized(vectors, precision)
+        return _converted(vectors, single, convert_to_numpy, convert_to_tensor)
 
-    def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
+    def encode_query(self, inputs: Any = None, *arguments: Any, **options: Any) -> Any:
         """As `encode`, with the model's prompt ``query`` where it has one and none is chosen."""
-        return self._encode_with("query", sentences, options)
+        return self._encode_with("query", inputs, *arguments, **options)
 
-    def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
+    def encode_document(self, inputs: Any = None, *arguments: Any, **options: Any) -> Any:
         """As `encode`, with the prompt ``document``, likewise.
 
         A prompt of another name, as ``passage``, is used where it is chosen only: so does the
         method of sentence-transformers.
         """
-        return self._encode_with("document", sentences, options)
+        return self._encode_with("document", inputs, *arguments, **options)
 
-    def similarity(self, one: Any, other: Any, function: str | None = None) -> NDArray[np.float32]:
-        """Compare every vector with every other, as sentence-transformers does.
+    def similarity(self, embeddings1: Any, embeddings2: Any, function: str | None = None) -> Any:
+        """Compare every vector with every other.
 
         Parameters
         ----------
-        one, other : array or sequence
+        embeddings1, embeddings2 : array or sequence
             Vectors of texts [texts, channels], or for ``maxsim`` a list of [tokens, channels].
         function : {"cosine", "dot", "euclidean", "manhattan", "maxsim", "meanmaxsim"}, optional
-            By default what the source's settings say, else ``cosine``. Distances are negative.
+            By default `similarity_fn_name`. Distances are negative.
 
         Returns
         -------
-        numpy.ndarray
-            float32 [texts of one, texts of other], larger where they are closer.
+        numpy.ndarray or torch.Tensor
+            float32 [texts of one, texts of other], larger where they are closer; a tensor where
+            tensors are given.
 
         Raises
         ------
         UsageError
             If there is no such function.
         """
-        chosen = function or self.post_processing.similarity or "cosine"
-        check_choice("function", chosen, SIMILARITIES)
-        late = chosen in LATE
+        return self._compared(SIMILARITIES, embeddings1, embeddings2, function, np.atleast_2d)
+
+    def similarity_pairwise(
+        self, embeddings1: Any, embeddings2: Any, function: str | None = None
+    ) -> Any:
+        """Compare every vector with the one at the same place, float32 [texts]."""
+        return self._compared(PAIRWISE, embeddings1, embeddings2, function, np.asarray)
+
+    def _compared(
+        self,
+        functions: Mapping[str, Callable[[Any, Any], Any]],
+        one: Any,
+        other: Any,
+        function: str | None,
+        shaped: Callable[[Array], Array],
+    ) -> Any:
+        chosen = function or self.similarity_fn_name
+        check_choice("function", chosen, functions)
         sides = [
-            [np.asarray(item, np.float32) for item in side]
-            if late
-            else np.atleast_2d(np.asarray(side, np.float32))
+            [array_of(item) for item in side] if chosen in LATE else shaped(array_of(side))
             for side in (one, other)
         ]
-        return np.asarray(SIMILARITIES[chosen](*sides), np.float32)
+        result = np.asarray(functions[chosen](*sides), np.float32)
+        return tensor_of(result) if are_tensors(one, other) else result
 
-    def rerank(
+    def preprocess(self, inputs: Sequence[Text], prompt: str | None = None) -> dict[str, Any]:
+        """Tokens of texts, or of pairs of texts.
+
+        Parameters
+        ----------
+        inputs
+            The texts, cut off at `max_seq_length`.
+        prompt
+            What is put before every text.
+
+        Returns
+        -------
+        dict of str to torch.Tensor
+            int32 [texts, tokens] each: the model's inputs, and ``attention_mask``.
+
+        Raises
+        ------
+        InputError
+            If a text is no text.
+        UsageError
+            If torch is not installed.
+        """
+        before = prompt or ""
+        texts: list[Text] = [
+            (before + text[0], *text[1:]) if isinstance(text, tuple) else before + text
+            for text in _listed(inputs, pairs=True)
+        ]
+        batch = self.tokenizer.encode(texts, self.max_seq_length, allow_empty=True)
+        names = {"attention_mask", *(record.name for record in self.library.metadata.inputs)}
+        return {name: tensor_of(array) for name, array in batch.inputs([*names]).items()}
+
+    tokenize = preprocess
+
+    def evaluate(self, evaluator: Callable[..., Any], output_path: str | None = None) -> Any:
+        """What an evaluator of sentence-transformers measures of this encoder."""
+        if output_path is not None:
+            Path(output_path).mkdir(parents=True, exist_ok=True)
+        return evaluator(self, output_path)
+
+    def start_multi_process_pool(self, target_devices: Sequence[str] | None = None) -> Pool:
+        """Start processes that run the library, for `encode` and `predict`.
+
+        Parameters
+        ----------
+        target_devices
+            A device for each process; by default a process for each processor.
+
+        Returns
+        -------
+        Pool
+            To be given to `stop_multi_process_pool` in the end, or used as a context manager.
+
+        Raises
+        ------
+        UsageError
+            If the library does not run on such a device.
+        """
+        for device in target_devices or ():
+            self._check_device(device, any_number=True)
+        return Pool(self.library, target_devices)
+
+    @staticmethod
+    def stop_multi_process_pool(pool: Pool) -> None:
+        """Wait for a pool's processes, and end them."""
+        pool.shutdown()
+
+    def predict(
+        self,
+        inputs: Any,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: str | Callable[[Any], Any] | None = None,
+        apply_softmax: bool | None = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | Sequence[str] | None = None,
+        pool: Pool | None = None,
+        chunk_size: int | None = None,
+    ) -> Any:
+        """Scores of pairs of texts, as ``CrossEncoder.predict`` gives them.
+
+        Parameters
+        ----------
+        inputs : (str, str) or sequence of (str, str)
+            A pair, or pairs.
+        prompt_name, prompt
+            What is put before the first text of a pair; see `encode`.
+        activation_fn
+            What makes scores of logits: one of `ibert_tvm.model.scores.FUNCTIONS`, or something
+            that takes and returns a tensor; by default what the source says, else sigmoid for one
+            class and nothing for several.
+        apply_softmax
+            Of scores of several classes.
+        batch_size, show_progress_bar, convert_to_numpy, convert_to_tensor, device, pool, chunk_size
+            As of `encode`.
+
+        Returns
+        -------
+        numpy.ndarray, torch.Tensor or list
+            float32 [pairs], or of a model with several classes [pairs, classes].
+
+        Raises
+        ------
+        UsageError
+            If the model gives no scores, or an argument has no meaning.
+        InputError
+            If a text is no text.
+        """
+        name = "sigmoid" if self.num_labels == 1 else "none"
+        before = self.prompt_text(prompt, prompt_name)
+        items = inputs.tolist() if isinstance(inputs, np.ndarray) else list(inputs)
+        single = bool(items) and isinstance(items[0], str)
+        pairs: list[Text] = [
+            (before + first, second)
+            for first, second in _listed(
+                [tuple(pair) for pair in ([items] if single else items)], pairs=True
+            )
+        ]
+        with self._run_by(device, pool, chunk_size) as run:
+            rows = self._vectors("classify", pairs, batch_size, show_progress_bar, run)
+        logits = rows.dequantize()
+        if activation_fn is None or isinstance(activation_fn, str):
+            function = self.score_function("rerank", activation_fn) or name
+            scores = FUNCTIONS[function](logits).astype(np.float32)
+        else:
+            scores = array_of(activation_fn(tensor_of(logits)))
+        if apply_softmax and self.num_labels > 1:
+            scores = FUNCTIONS["softmax"](scores).astype(np.float32)
+        scores = scores[:, 0] if self.num_labels == 1 else scores
+        return _converted(scores, single, convert_to_numpy, convert_to_tensor)
+
+    def rank(
         self,
         query: str,
         documents: Sequence[str],
         top_k: int | None = None,
-        batch_size: int = 32,
-        function: str | None = None,
+        return_documents: bool = False,
         prompt_name: str | None = None,
         prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: str | Callable[[Any], Any] | None = None,
+        device: str | Sequence[str] | None = None,
+        pool: Pool | None = None,
+        chunk_size: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Order documents by the score of each with the query, as ``CrossEncoder.rank`` does.
+        """Order documents by the score of each with a query, as ``CrossEncoder.rank`` does.
 
         Parameters
         ----------
@@ -329,12 +603,10 @@ class Encoder:
             Any number.
         top_k
             Give only the best.
-        batch_size
-            Pairs of a batch.
-        function : {"softmax", "sigmoid", "none", "tanh", "relu"}, optional
-            What makes the score of a logit; by default what the source says, else sigmoid.
-        prompt_name, prompt
-            What is put before the query; see `encode`.
+        return_documents
+            Give each document, too, as ``text``.
+        prompt_name, prompt, batch_size, show_progress_bar, activation_fn, device, pool, chunk_size
+            As of `predict`; by default the score is the sigmoid of the logit.
 
         Returns
         -------
@@ -350,17 +622,47 @@ class Encoder:
             If a text is no text.
         """
         self.output_name("rerank")
-        if len(self.labels) != 1:
+        if self.num_labels != 1:
             raise self._refusal(
                 "rerank",
-                f"it has {len(self.labels)} classes, and a score is one",
+                f"it has {self.num_labels} classes, and a score is one",
                 "give a model with one class, a cross-encoder",
             )
-        query = self.prompt_text(prompt, prompt_name) + query
-        pairs: list[Text] = [(query, document) for document in _listed(documents)]
-        logits = self._vectors("rerank", pairs, batch_size, False).dequantize()
-        ranked = ranked_documents(logits, self.score_function("rerank", function), top_k)
-        return [{"corpus_id": place, "score": score} for place, score in ranked]
+        texts = _listed(documents)
+        scores = self.predict(
+            [(query, document) for document in texts],
+            prompt_name,
+            prompt,
+            batch_size,
+            show_progress_bar,
+            activation_fn,
+            device=device,
+            pool=pool,
+            chunk_size=chunk_size,
+        )
+        return [
+            {
+                "corpus_id": place,
+                "score": score,
+                **({"text": texts[place]} if return_documents else {}),
+            }
+            for place, score in ranked_documents(scores[:, None], "none", top_k)
+        ]
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        batch_size: int = 32,
+        function: str | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """`rank` with arguments in another order, `function` being its `activation_fn`."""
+        return self.rank(
+            query, documents, top_k, False, prompt_name, prompt, batch_size, False, function
+        )
 
     def classify(
         self,
@@ -548,12 +850,46 @@ class Encoder:
         return self.post_processing.thresholds
 
     def _encode_with(
-        self, name: str, sentences: str | Sequence[str], options: dict[str, Any]
+        self,
+        name: str,
+        inputs: Any,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *arguments: Any,
+        **options: Any,
     ) -> Any:
-        if options.get("prompt") is None and options.get("prompt_name") is None:
+        if prompt is None and prompt_name is None:
             # No prompt at all where the model has none of that name: not the default one.
-            options = {**options, "prompt": self.prompts.get(name, "")}
-        return self.encode(sentences, **options)
+            prompt = self.prompts.get(name, "")
+        return self.encode(inputs, prompt_name, prompt, *arguments, **options)
+
+    def _check_device(self, device: Any, any_number: bool = False) -> None:
+        """Refuse a device that the library does not run on."""
+        kind, wanted = self.device.partition(":")[0], str(device)
+        same = wanted.partition(":")[0] == kind
+        if device is not None and wanted not in (kind, self.device) and not (same and any_number):
+            raise UsageError(
+                f"the library does not run on {wanted}",
+                where=str(self.library.metadata.path),
+                why=f"it was loaded on {self.device}",
+                todo=f"open it with Encoder(..., device={wanted!r})"
+                if same
+                else "leave device out, or compile the model for a target of that kind",
+            )
+
+    @contextmanager
+    def _run_by(
+        self, device: str | Sequence[str] | None, pool: Pool | None, chunk_size: int | None
+    ) -> Iterator[Callable[..., Iterator[Part]]]:
+        """Give what runs batches: this process, those of a pool, or one process per device."""
+        if pool is not None:
+            yield partial(pool.run, chunk_size=chunk_size)
+        elif isinstance(device, list | tuple):
+            with self.start_multi_process_pool(device) as started:
+                yield partial(started.run, chunk_size=chunk_size)
+        else:
+            self._check_device(device)
+            yield self._run
 
     def prompt_text(self, prompt: str | None = None, name: str | None = None) -> str:
         """What `encode` puts before texts.
@@ -628,23 +964,31 @@ class Encoder:
         records = [r for r in self.library.metadata.outputs if r.kind in kinds]
         return int(records[0].shape[-1]) if records else None
 
+    def _run(self, texts: Sequence[Text], batch_size: int, max_length: int) -> Iterator[Part]:
+        return run_batches(self.library, self.tokenizer, texts, batch_size, max_length)
+
     def _vectors(
-        self, method: str, texts: Sequence[Text], batch_size: int, bar: bool | None
+        self,
+        method: str,
+        texts: Sequence[Text],
+        batch_size: int,
+        bar: bool | None,
+        run: Callable[..., Iterator[Part]] | None = None,
     ) -> IntegerOutput:
         """One row of integers per text."""
         name = self.output_name(method)
         (record,) = (r for r in self.library.metadata.outputs if r.name == name)
         whole = np.zeros((len(texts), int(record.shape[-1])), record.dtype)
-        for part in self._parts(texts, batch_size, bar):
+        for part in self._parts(texts, batch_size, bar, run or self._run):
             whole[part.rows] = part.outputs[name].values
         return IntegerOutput(whole, record.scale)
 
     def _features(
-        self, texts: Sequence[Text], batch_size: int, bar: bool | None, truncate_dim: int | None
+        self, parts: Iterator[Part], count: int, truncate_dim: int | None
     ) -> list[dict[str, Any]]:
         names = [record.name for record in self.library.metadata.inputs]
-        results: list[dict[str, Any]] = [{} for _ in texts]
-        for part in self._parts(texts, batch_size, bar):
+        results: list[dict[str, Any]] = [{} for _ in range(count)]
+        for part in parts:
             arrays: dict[str, Array] = dict(part.tokens.inputs(names))
             for record in self.library.metadata.outputs:
                 name = KINDS[record.kind].feature or record.name
@@ -656,14 +1000,18 @@ class Encoder:
                 results[row] = {name: tensor[place] for name, tensor in tensors.items()}
         return results
 
-    def _parts(self, texts: Sequence[Text], batch_size: int, bar: bool | None) -> Iterator[Part]:
+    def _parts(
+        self,
+        texts: Sequence[Text],
+        batch_size: int,
+        bar: bool | None,
+        run: Callable[..., Iterator[Part]],
+    ) -> Iterator[Part]:
         """Run all texts; say so where some were cut off."""
         _check_size(batch_size)
         cut = 0
         with progress_bar(_wanted(bar), len(texts)) as advance:
-            for part in run_batches(
-                self.library, self.tokenizer, texts, batch_size, self.max_seq_length
-            ):
+            for part in run(texts, batch_size, self.max_seq_length):
                 cut += len(part.tokens.truncated)
                 yield part
                 advance(len(part.rows))
@@ -690,16 +1038,22 @@ class Encoder:
 
 def _loaded_again(path: str, digest: str, options: dict[str, Any]) -> Encoder:
     """An encoder that was pickled, of the same library."""
-    encoder = Encoder(path, **options)
-    if encoder.library.metadata.digest != digest:
-        encoder.close()
-        raise LibraryError(
-            "the encoder cannot be unpickled",
-            where=path,
-            why="the file is not the one that it was pickled with",
-            todo="make the encoder anew: Encoder(PATH)",
-        )
-    return encoder
+    return Encoder(opened_again(path, digest, options))
+
+
+def _converted(array: Array, single: bool, to_numpy: bool, to_tensor: bool) -> Any:
+    """Rows as callers ask for them: one of them, all in an array or a tensor, or a list."""
+    if to_numpy and not to_tensor:
+        return array[0] if single else array
+    tensor = tensor_of(array)
+    if single:
+        return tensor[0]
+    return tensor if to_tensor else list(tensor)
+
+
+def _check_channels(channels: int | None) -> None:
+    if channels is not None and (type(channels) is not int or channels < 1):
+        raise UsageError(f"truncate_dim is {channels!r}", todo="give a number of at least 1")
 
 
 def _check_size(batch_size: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
 from ..common.types import Array
 
@@ -15,8 +16,8 @@ _NORM_FLOOR = 1e-12
 
 
 def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Vectors [texts, channels] scaled to length 1; one of zeros stays one."""
-    norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=1, keepdims=True))
+    """Vectors [..., channels] scaled to length 1; one of zeros stays one."""
+    norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=-1, keepdims=True))
     return (vectors / np.maximum(norms, _NORM_FLOOR)).astype(np.float32)
 
 
@@ -62,6 +63,58 @@ SIMILARITIES: dict[str, Callable[[Any, Any], Any]] = {
 }
 """How vectors are compared, by sentence-transformers' names: arrays [texts, channels], for
 `LATE` lists of arrays [tokens, channels], to [texts, texts]."""
+
+PAIRWISE: dict[str, Callable[[Any, Any], Any]] = {
+    "cosine": lambda a, b: (normalized(a) * normalized(b)).sum(axis=-1),
+    "dot": lambda a, b: (a * b).sum(axis=-1),
+    "euclidean": lambda a, b: -np.linalg.norm(a - b, axis=-1),
+    "manhattan": lambda a, b: -np.abs(a - b).sum(axis=-1),
+    "maxsim": lambda a, b: [_best_tokens(q, d).sum() for q, d in zip(a, b, strict=True)],
+    "meanmaxsim": lambda a, b: [_best_tokens(q, d).mean() for q, d in zip(a, b, strict=True)],
+}
+"""The same of vectors at the same place, to [texts]."""
+
+PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
+_FEWEST = 2
+"""Vectors that have a range in every channel."""
+
+
+def quantized(vectors: NDArray[np.float32], precision: str) -> Array:
+    """Vectors with fewer bits, as ``quantize_embeddings`` of sentence-transformers gives them.
+
+    Parameters
+    ----------
+    vectors
+        [texts, channels].
+    precision
+        One of `PRECISIONS`. Those of 8 bits divide the range of every channel over these vectors
+        into 256 steps; binary ones keep the sign of each channel, 8 of them in a byte.
+
+    Returns
+    -------
+    numpy.ndarray
+        [texts, channels], or [texts, channels / 8]; ``int8`` and ``binary`` are signed.
+
+    Raises
+    ------
+    UsageError
+        If a single vector is to have 8 bits per channel.
+    """
+    if precision == "float32":
+        return vectors
+    if precision.endswith("binary"):
+        bits = np.packbits(vectors > 0, axis=-1)
+        return bits if precision == "ubinary" else (bits - 128).astype(np.int8)
+    if len(vectors) < _FEWEST:
+        raise UsageError(
+            f"one vector cannot have the precision {precision}",
+            why="its channels have no range",
+            todo="encode all texts in one call, or take float32, binary or ubinary",
+        )
+    low, high = vectors.min(axis=0), vectors.max(axis=0)
+    steps = (high - low) / 255
+    levels = np.clip(np.floor((vectors - low) / np.where(steps == 0, 1, steps)), 0, 255)
+    return levels.astype(np.uint8) if precision == "uint8" else (levels - 128).astype(np.int8)
 
 
 def ranked_documents(
