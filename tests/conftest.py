@@ -24,7 +24,7 @@ from tests.examples import spread  # noqa: E402
 settings.register_profile("default", deadline=None, derandomize=True)
 settings.load_profile("default")
 
-pytest_plugins = ["tests.snapshots"]
+pytest_plugins = ["tests.snapshots", "tests.commands"]
 
 
 def pytest_collectstart() -> None:

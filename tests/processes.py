@@ -1,13 +1,20 @@
-"""Environments of the processes that tests start."""
+"""The processes that tests start: what they print, and their environments."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 _HIDDEN = Path(__file__).with_name("without_torch")
+
+
+def run_captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end and keep what it prints; `options` are those of `subprocess.run`."""
+    return subprocess.run(command, capture_output=True, text=True, **options)
 
 
 def without_torch(environment: Mapping[str, str] | None = None) -> dict[str, str]:

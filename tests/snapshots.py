@@ -129,7 +129,9 @@ class Messages:
         for name, place in sorted(places.items(), key=lambda each: -len(str(each[1]))):
             pattern = place if isinstance(place, re.Pattern) else re.escape(str(place))
             text = re.sub(pattern, f"{{{name}}}", text)
-        text = re.sub(rf"{re.escape(str(self._temporary))}/([^/\s]*?)\d+\b", r"{tmp}/\1", text)
+        text = re.sub(
+            rf"{re.escape(str(self._temporary))}/([^/\s]*?)\d+(?![\w-])", r"{tmp}/\1", text
+        )
         text = text.replace(str(self._temporary), "{tmp}").replace(str(ROOT), "{root}")
         return re.sub(r"\b0x[0-9a-f]{8,}\b", "{address}", text)
 

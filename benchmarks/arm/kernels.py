@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ibert_tvm.targets import TargetDescription
-from tests.arm import matrix_kernels, row_kernels
-from tests.arm.row_kernels import RowKernel
+from tests.arm import matrix_kernels, row_kernels, softmax_kernel
+from tests.arm.row_program import RowKernel
 
 __all__ = ["CASES", "Bar", "Case"]
 
@@ -107,7 +107,7 @@ CASES = (
     ),
     Case(
         "softmax 128x128",
-        lambda target: row_kernels.softmax(target, 128, 128),
+        lambda target: softmax_kernel.softmax(target, 128, 128),
         {
             **_millions("Deeploy iSoftmax", m0=2.02, m3=0.64),
             **_millions("Deeploy iSoftmax", 1.0, m4=0.63),

@@ -11,7 +11,7 @@ from ibert_tvm.targets import TargetDescription
 from ibert_tvm.targets.emulation import emulator_command
 from tests.arm import bare_kernels
 from tests.arm.linux_kernels import BoardKernels
-from tests.arm.row_kernels import RowKernel
+from tests.arm.row_program import RowKernel
 
 from .counting import Counting, Counts
 from .errors import CountingError

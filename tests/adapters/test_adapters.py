@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
@@ -16,6 +15,7 @@ from ibert_tvm import Encoder
 from ibert_tvm.common.errors import UsageError
 from tests.encoder.small_encoders import tiny
 from tests.extras import needs
+from tests.processes import run_captured
 from tests.runtime.conftest import VOCABULARY
 from tests.snapshots import Messages
 
@@ -192,7 +192,7 @@ def test_without_the_package_an_adapter_says_what_to_install() -> None:
         "try:\n    import ibert_tvm.adapters.langchain\n"
         "except IbertError as error:\n    print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = run_captured([sys.executable, "-c", code], check=True)
     assert done.stdout == (
         "ibert_tvm.adapters.langchain needs langchain_core, which is not installed: "
         "pip install 'ibert-tvm[adapters]', or that package alone\n"

@@ -16,7 +16,8 @@ from ibert_tvm.targets.aot.objects import kernel_object
 from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_symbols
 
 from .qemu_board import run_kernel
-from .row_kernels import RowKernel, scheduled
+from .row_program import RowKernel
+from .softmax_kernel import scheduled
 
 SYMBOL = "ibert_kernel_tested"
 _ALIGNMENT = 16

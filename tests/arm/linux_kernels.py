@@ -19,6 +19,7 @@ from ibert_tvm.targets.aot.objects import kernel_object
 from ibert_tvm.targets.emulation import emulator_command
 from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_symbols
 from ibert_tvm.targets.toolchain import find_linker
+from tests.processes import run_captured
 
 _MAIN = Path(__file__).with_name("linux_kernels.c")
 
@@ -90,9 +91,7 @@ class BoardKernels:
             paths[-1].write_bytes(data)
         flags = ["-O1", "-std=gnu99", "-static", "-no-pie", f"-I{folder}"]
         command = [*find_linker(self.target), *flags, str(_MAIN), *map(str, paths)]
-        done = subprocess.run(
-            [*command, "-o", str(self.program)], check=False, capture_output=True, text=True
-        )
+        done = run_captured([*command, "-o", str(self.program)])
         assert done.returncode == 0, done.stderr
         return self.program
 

@@ -14,15 +14,14 @@ from tvm import relax
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
+from ibert_tvm.relay_passes.spec.exponential import Exponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import GELU
+from ibert_tvm.relay_passes.spec.released import ReleasedExponential
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import TargetDescription
 
-from .row_kernels import RowKernel, _Program, layout_of
-
-_INT8 = (-127, 127)
-_STREAM = (-(2**14) + 1, 2**14 - 1)
+from .row_program import INT8, STREAM, RowKernel, RowProgram, layout_of
 
 
 def linear(
@@ -51,43 +50,37 @@ def linear(
     seed
         Of the numbers.
     """
-    p = _Program("linear", "linear", seed)
-    bounds = (0, 255) if dtype == "uint8" else _INT8
-    x = p.input("x", p.entries(bounds, (1, rows, depth), dtype), bounds)
-    weight = p.entries((-128, 127), (columns, depth), "int8")
-    weight[0], weight[-1] = -128, 127
-    residual = None
-    if epilogue == "residual":
-        data = p.entries(_STREAM, (1, rows, columns), "int16")
-        residual = p.input("residual", data, _STREAM)
+    weight = np.empty(0, "int8")
 
-    def body() -> Sequence[relax.Var]:
-        y = p.emit(
-            integer.linear(
-                x,
-                p.parameter("weight", weight),
-                p.parameter("bias", p.entries((-(2**16), 2**16), (columns,), "int32")),
-                name="linear",
-            )
-        )
+    def body(p: RowProgram) -> Sequence[relax.Var]:
+        nonlocal weight
+        bounds = (0, 255) if dtype == "uint8" else INT8
+        x = p.input("x", p.entries(bounds, (1, rows, depth), dtype), bounds)
+        weight = p.entries((-128, 127), (columns, depth), "int8")
+        weight[0], weight[-1] = -128, 127
+        residual = p.rows_of("residual") if epilogue == "residual" else None
+        bias = p.entries((-(2**16), 2**16), (columns,), "int32")
+        weights = p.parameter("weight", weight), p.parameter("bias", bias)
+        y = p.emit(integer.linear(x, *weights, name="linear"))
         if epilogue == "none":
             return [y]
         magnitude, spread = 2**31 - 1, 1.0 / (80 * depth**0.5)
         factors = p.random.uniform(spread / 2, spread, columns)
         if epilogue == "requantise":
-            return [p.requantise_short("out", y, factors, magnitude, _INT8, "int8")]
-        wide = p.requantise_short("wide", y, factors, magnitude, _STREAM, "int16")
+            return [p.requantise_short("out", y, factors, magnitude)]
+        wide = p.requantise_short("wide", y, factors, magnitude, STREAM, "int16")
         if residual is not None:
-            low, high = _STREAM
+            low, high = STREAM
             return [p.emit(integer.add_short(wide, residual, name="sum", low=low, high=high))]
         scale = clipped_scale(GELU.limit, 9.0)
         g = p.emit(integer.gelu(wide, ClippedPolynomial.from_scale(scale, GELU), name="gelu"))
-        return [p.requantise_short("out", g, np.array([scale / 0.03]), 2**14, _INT8, "int8")]
+        return [p.requantise_short("out", g, np.array([scale / 0.03]), 2**14)]
 
-    kernel = p.finish(target, body, rows * columns)
+    program = RowProgram("linear", "linear", rows, columns, seed)
+    kernel = program.finish(target, body, rows * columns)
     # Kernels read weights packed.
     packed = layout_of(target).pack(weight)
-    position = len(p.arrays) + list(p.parameters).index("weight")
+    position = len(program.arrays) + list(program.parameters).index("weight")
     inputs = [packed if i == position else array for i, array in enumerate(kernel.inputs)]
     return replace(kernel, inputs=inputs)
 
@@ -99,36 +92,47 @@ def attention(
     heads: int,
     head_dim: int,
     *,
+    preset: str = "accurate",
     masked: int = 0,
     seed: int = 0,
 ) -> RowKernel:
-    """Attention of preset accurate, requantised per channel; `masked` tokens are padding."""
-    p = _Program("attention", "attention", seed)
-    shape = (batch, seq_len, heads * head_dim)
-    q, k, v = (p.input(name, p.entries(_INT8, shape, "int8"), _INT8) for name in "qkv")
-    mask = np.ones((batch, seq_len), "int32")
-    mask[:, seq_len - masked :] = 0
-    keep = p.input("mask", mask, (0, 1))
+    """Attention of a preset, requantised per channel; `masked` tokens are padding."""
+    channels = heads * head_dim
+    scale = 1e-4 / head_dim**0.5
 
-    def body() -> Sequence[relax.Var]:
-        out = short_factors(p.random.uniform(0.005, 0.011, shape[2]), 2**14, *_INT8)
-        return [
-            p.emit(
-                integer.attention(
-                    q,
-                    k,
-                    v,
-                    keep,
-                    p.parameter("multiplier", out.multipliers),
-                    name="attention",
-                    num_heads=heads,
-                    softmax="short",
-                    exponential=ShortExponential.from_scale(1e-4 / head_dim**0.5),
-                    shift=out.shift,
-                    low=_INT8[0],
-                    high=_INT8[1],
-                )
-            )
-        ]
+    def body(p: RowProgram) -> Sequence[relax.Var]:
+        shape = (batch, seq_len, channels)
+        q, k, v = (p.input(name, p.entries(INT8, shape, "int8"), INT8) for name in "qkv")
+        mask = np.ones((batch, seq_len), "int32")
+        mask[:, seq_len - masked :] = 0
+        keep = p.input("mask", mask, (0, 1))
+        shift = 20
+        exponential: Exponential | ShortExponential
+        if preset == "accurate":
+            out = short_factors(p.random.uniform(0.005, 0.011, channels), 2**14, *INT8)
+            multiplier, shift = out.multipliers, out.shift
+            exponential = ShortExponential.from_scale(scale)
+        else:
+            multiplier = p.entries((2**13, 2**14), (channels,), "int32")
+            exponential = PolynomialExponential.from_scale(scale)
+        if preset == "released":
+            top = np.floor(1.0 / 0.35815147 / scale**2) * 2.0**30
+            exponential = ReleasedExponential.from_scales(scale, top / 32767)
+        call = integer.attention(
+            q,
+            k,
+            v,
+            keep,
+            p.parameter("multiplier", multiplier),
+            name="attention",
+            num_heads=heads,
+            softmax="short" if preset == "accurate" else "normalised",
+            exponential=exponential,
+            shift=shift,
+            low=INT8[0],
+            high=INT8[1],
+        )
+        return [p.emit(call)]
 
-    return p.finish(target, body, batch * heads * seq_len * seq_len)
+    program = RowProgram("attention", "attention", batch * seq_len, channels, seed)
+    return program.finish(target, body, batch * heads * seq_len * seq_len)

@@ -20,6 +20,7 @@ import numpy as np
 from ibert_tvm.targets import TargetDescription, get_target
 from ibert_tvm.targets.toolchain import find_linker
 from tests.cache import cached
+from tests.processes import run_captured
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRMWARE = ROOT / "examples" / "firmware"
@@ -128,7 +129,7 @@ def link_firmware(
         "-o",
         str(output),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_captured(command)
     if done.returncode != 0:
         raise AssertionError(f"cannot link the firmware:\n{done.stderr[-4000:]}")
     return output
@@ -138,7 +139,7 @@ def link_firmware(
 def _object(source: Path, command: tuple[str, ...]) -> Path:
     """Compile a file that all firmware has, once for these options."""
     texts = [path.read_text(encoding="utf-8") for path in (source, *sorted(FIRMWARE.glob("*.h")))]
-    compiler = subprocess.run([command[0], "--version"], capture_output=True, text=True, check=True)
+    compiler = run_captured([command[0], "--version"], check=True)
     with cached("firmware", *texts, *command, compiler.stdout) as (place, work):
         if work is not None:
             output = ["-c", str(source), "-o", str(work / "object.o")]
@@ -192,15 +193,7 @@ def run_firmware(
         "-kernel",
         str(elf),
     ]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=timeout,
-    )
+    done = run_captured(command, cwd=folder, stdin=subprocess.DEVNULL, timeout=timeout)
     if done.returncode != 0:
         kind = "fault" if done.returncode == _FAULT_STATUS else f"status {done.returncode}"
         raise BoardFault(f"{kind}: {done.stdout}{done.stderr}".strip())

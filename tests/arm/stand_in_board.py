@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.arm.tools import needs
+from tests.processes import run_captured
 from tests.rpc.servers import Servers, running_servers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def _requirements() -> list[str]:
 
 
 def _run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_captured(command)
     if done.returncode != 0:
         raise OSError(f"{command[0]}: {(done.stderr or done.stdout).strip()[-600:]}")
     return done.stdout

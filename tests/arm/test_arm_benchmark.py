@@ -21,6 +21,7 @@ from tests.arm import row_kernels
 from tests.arm.small_bert import small_bert
 from tests.arm.tools import board, needs
 from tests.examples import examples
+from tests.snapshots import Messages
 
 # What the issue of this benchmark demands.
 GOALS = {
@@ -112,7 +113,7 @@ def test_the_report_groups_equal_layers_and_names_what_failed(tmp_path: Path) ->
     assert "- linear on rpi4: no compiler" in lines
 
 
-def test_a_kernel_that_is_wrong_has_no_count() -> None:
+def test_a_kernel_that_is_wrong_has_no_count(messages: Messages) -> None:
     target = board("cortex-m3")
     needs("llvm-objdump-14")
     kernel = row_kernels.requantise(target, 2, 8)
@@ -122,14 +123,8 @@ def test_a_kernel_that_is_wrong_has_no_count() -> None:
     (wanted,) = kernel.outputs
     other = wanted.copy()
     other[0, 0] += 1
-    with pytest.raises(CountingError) as caught:
+    with messages.raises(CountingError):
         count_kernel(replace(kernel, outputs=[other]), target)
-    assert str(caught.value) == (
-        "kernel requantise is wrong on cortex-m3\n"
-        "  where: result 0 of 1\n"
-        "  why: 1 of 16 entries differ from the specification\n"
-        "  what to do: see the tests of its schedule"
-    )
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ from tests.examples import examples
 
 from .linux_kernels import BoardKernels
 from .matrix_kernels import attention, linear
-from .row_kernels import KERNELS, RowKernel
+from .row_kernels import KERNELS
+from .row_program import RowKernel
 from .tools import BOARDS, board
 
 

@@ -25,6 +25,7 @@ from ibert_tvm.targets.processors.cortex_m import NO_DOT_SCALAR
 from tests.arm.small_bert import expected, inputs, small_bert
 from tests.arm.tools import BOARDS, board, run_library
 from tests.examples import examples
+from tests.snapshots import Messages
 
 pytestmark = pytest.mark.qemu
 
@@ -151,31 +152,17 @@ def test_a_library_for_tvms_runtime_is_loaded_with_all_its_kernels(
 
 
 def test_loading_checks_machine_and_features(
-    compiled: Compiled, monkeypatch: pytest.MonkeyPatch
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
-    name, machine = compiled.target.name, compiled.target.elf_machine
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         ibert.load_library(compiled.path)
-    assert str(caught.value) == (
-        f"the library {compiled.path} does not run on this machine\n"
-        f"  why: it was compiled for {name} ({machine}); this machine is x86_64\n"
-        "  what to do: run it on such a machine, under an emulator (--emulate), "
-        "or compile with --target host"
-    )
-    board_machine = "aarch64" if machine == "EM_AARCH64" else "armv7l"
+    board_machine = "aarch64" if compiled.target.elf_machine == "EM_AARCH64" else "armv7l"
     monkeypatch.setattr("platform.machine", lambda: board_machine)
     monkeypatch.setattr("ibert_tvm.targets.host.cpu_features", lambda: frozenset({"fp"}))
     if compiled.target.required_features:
-        with pytest.raises(TargetError) as caught:
+        with messages.raises(TargetError):
             ibert.load_library(compiled.path)
-        assert str(caught.value) == (
-            f"the library {compiled.path} does not run on this processor\n"
-            f"  why: it was compiled for {name} and needs "
-            f"{', '.join(compiled.target.required_features)}, which /proc/cpuinfo does not list\n"
-            "  what to do: compile with --target host on this machine; "
-            "`ibert targets` lists the others"
-        )
 
 
 def test_the_public_way_to_run_it_here_gives_the_same(compiled: Compiled) -> None:

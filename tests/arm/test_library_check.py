@@ -14,6 +14,7 @@ from ibert_tvm.targets.library_check import LibraryCheck, check_library
 from ibert_tvm.targets.machines import Emulator
 from ibert_tvm.targets.toolchain import find_linker
 from tests.arm.tools import BOARDS, board
+from tests.snapshots import Messages
 
 SOURCE = "int ibert_one(void) { return 1; }\n"
 
@@ -65,43 +66,39 @@ def test_a_symbol_that_nobody_has_is_an_error(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.qemu
-def test_every_symbol_that_a_runtime_would_miss_is_named(tmp_path: Path) -> None:
+def test_every_symbol_that_a_runtime_would_miss_is_named(
+    tmp_path: Path, messages: Messages
+) -> None:
     target = board("rpi4")
     library = linked(target, tmp_path)
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_library(library, target, ["ibert_run", "ibert_one", "ibert_init"])
-    assert caught.value.why == "it has no symbol ibert_run\nit has no symbol ibert_init"
 
 
 @pytest.mark.qemu
-def test_functions_of_tvms_runtime_are_offered_if_it_has_them(tmp_path: Path) -> None:
+def test_functions_of_tvms_runtime_are_offered_if_it_has_them(
+    tmp_path: Path, messages: Messages
+) -> None:
     pytest.importorskip("tvm_ffi")
     target = board("rpi4")
     call = "void {0}(void); void ibert_one(void) {{ {0}(); }}\n"
     library = linked(target, tmp_path, call.format("TVMFFIErrorSetRaisedFromCStrParts"))
     assert check_library(library, target, ["ibert_one"]).checked
     library = linked(target, tmp_path, call.format("TVMFFINoSuchThing"))
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_library(library, target, ["ibert_one"])
-    assert str(caught.value) == (
-        "the linked library cannot be used on its target\n"
-        "  where: target 'rpi4', l.so\n"
-        "  why: it calls TVMFFINoSuchThing, which TVM's runtime does not have\n"
-        "  what to do: install the version of TVM that constraints.txt names"
-    )
 
 
 @pytest.mark.qemu
-def test_a_library_that_faults_while_it_is_loaded_is_an_error(tmp_path: Path) -> None:
+def test_a_library_that_faults_while_it_is_loaded_is_an_error(
+    tmp_path: Path, messages: Messages
+) -> None:
     target = board("armv6-softfloat")
     # Its processor has no floating-point unit: a constructor that uses one is ended by SIGILL.
     source = '__attribute__((constructor)) void f(void) { __asm__(".fpu vfp\\n vmov r0, s0"); }\n'
     library = linked(target, tmp_path, source)
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_elf(library, target)
-    assert caught.value.why == (
-        "its attributes ask for a floating-point unit, which the target does not have"
-    )
     hidden = '__attribute__((constructor)) void f(void) { __asm__(".inst 0xee100a10"); }\n'
     library = linked(target, tmp_path, hidden)
     with pytest.raises(TargetError) as caught:
@@ -110,7 +107,7 @@ def test_a_library_that_faults_while_it_is_loaded_is_an_error(tmp_path: Path) ->
 
 
 def test_without_emulator_the_result_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     target = board("rpi4", run=False)
     library = linked(target, tmp_path)
@@ -125,14 +122,8 @@ def test_without_emulator_the_result_says_so(
         todo="install it (Debian: apt-get install qemu-user)",
     )
     assert str(check) == f"NOT loaded: {check.reason}; {check.todo}"
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_library(library, gone, ["ibert_one"], required=True)
-    assert str(caught.value) == (
-        "no emulator to run code for target 'rpi4'\n"
-        "  where: PATH (looked for no-such-emulator)\n"
-        "  why: this machine (x86_64) cannot run it by itself\n"
-        "  what to do: install it (Debian: apt-get install qemu-user)"
-    )
     # The emulator alone is not enough: programs need the target's C library.
     moved = replace(target.machine.toolchains[""], machine="aarch64-nowhere-linux-gnu")
     bare = replace(target, machine=replace(target.machine, toolchains={"": moved}))
@@ -165,55 +156,48 @@ def test_headers_of_every_board(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made_for", "wanted", "why"),
+    ("made_for", "wanted"),
     [
-        ("rpi4", "armv7-neon", "its ELF machine is EM_AARCH64, expected EM_ARM"),
-        ("armv7-neon", "rpi4", "its ELF machine is EM_ARM, expected EM_AARCH64"),
-        ("armv7-neon", "armv6-softfloat", "its float ABI is hard, expected soft"),
-        ("armv6-softfloat", "armv7-neon", "its float ABI is soft, expected hard"),
+        ("rpi4", "armv7-neon"),
+        ("armv7-neon", "rpi4"),
+        ("armv7-neon", "armv6-softfloat"),
+        ("armv6-softfloat", "armv7-neon"),
     ],
 )
 def test_a_library_for_another_board_is_refused(
-    made_for: str, wanted: str, why: str, tmp_path: Path
+    made_for: str, wanted: str, tmp_path: Path, messages: Messages
 ) -> None:
     library = linked(board(made_for, run=False), tmp_path)
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_elf(library, board(wanted, run=False))
-    assert str(caught.value) == (
-        "the linked library is for another processor\n"
-        f"  where: target {wanted!r}, l.so\n"
-        f"  why: {why}\n"
-        "  what to do: set CC to the compiler of the target, or unset it"
-    )
 
 
-def test_code_for_a_vector_unit_is_refused_on_a_board_without_one(tmp_path: Path) -> None:
+def test_code_for_a_vector_unit_is_refused_on_a_board_without_one(
+    tmp_path: Path, messages: Messages
+) -> None:
     target = board("armv6-softfloat", run=False)
     # Soft calling convention, but compiled to use the registers: what -mfloat-abi=softfp means.
     flags = ("-march=armv7-a", "-mfpu=neon", "-mfloat-abi=softfp")
     library = linked(target, tmp_path, SOURCE, *flags)
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_elf(library, target)
-    assert caught.value.why == (
-        "its attributes ask for a floating-point unit, which the target does not have"
-    )
 
 
-def test_big_endian_is_refused(tmp_path: Path) -> None:
+def test_big_endian_is_refused(tmp_path: Path, messages: Messages) -> None:
     target = board("rpi4", run=False)
     (tmp_path / "l.c").write_text(SOURCE, encoding="utf-8")
     command = [*find_linker(target), "-mbig-endian", "-c", "l.c", "-o", "l.o"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_elf(tmp_path / "l.o", target)
-    assert caught.value.why == "its bytes are in big-endian order, expected little-endian"
 
 
-def test_a_64_bit_library_is_not_taken_for_its_32_bit_form(tmp_path: Path) -> None:
+def test_a_64_bit_library_is_not_taken_for_its_32_bit_form(
+    tmp_path: Path, messages: Messages
+) -> None:
     target = board("rpi4", run=False)
     (tmp_path / "l.c").write_text(SOURCE, encoding="utf-8")
     command = [*find_linker(target), "-mabi=ilp32", "-c", "l.c", "-o", "l.o"]
     subprocess.run(command, cwd=tmp_path, check=True)
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_elf(tmp_path / "l.o", target)
-    assert caught.value.why == "its ELF class is 32 bits, expected 64"

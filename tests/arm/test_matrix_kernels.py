@@ -9,7 +9,7 @@ from ibert_tvm.schedules.microkernel import tiles_per_block
 from ibert_tvm.targets import get_target
 from tests.arm.bare_kernels import build_kernel, run
 from tests.arm.matrix_kernels import attention, linear
-from tests.arm.row_kernels import RowKernel
+from tests.arm.row_program import RowKernel
 from tests.arm.tools import needs
 from tests.examples import examples
 

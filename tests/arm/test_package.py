@@ -19,7 +19,7 @@ from ibert_tvm.targets.disassembly import disassemble, parse
 from ibert_tvm.targets.library_audit import computes_floats
 from ibert_tvm.targets.toolchain import find_linker
 from tests.examples import examples
-from tests.processes import without_torch
+from tests.processes import run_captured, without_torch
 
 from .packages import (
     VOCABULARY,
@@ -117,7 +117,7 @@ def test_c_sources_that_take_more_stack_are_refused(package: Compile, tmp_path: 
 
     def compiled(name: str, *flags: str) -> str:
         command = [*compiler, *flags, "-std=c99", "-c", name, "-o", "out.o"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        done = run_captured(command, cwd=folder)
         assert (done.returncode == 0) == (done.stderr == "")
         return done.stderr
 
@@ -173,7 +173,7 @@ def test_the_example_firmware_prints_outputs(package: Compile, tmp_path: Path) -
     ids = [101, 205, 310, 102]
     command = ["make", "-C", str(FIRMWARE), "TARGET=cortex-m4", f"PACKAGE={package('cortex-m4')}"]
     command += [f"BUILD={tmp_path}", f"TOKENS={' '.join(map(str, ids))}", "run"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_captured(command)
     assert done.returncode == 0, done.stderr
     quantized = small_bert()
     inputs = inputs_for(quantized.input_names, SEQ_LEN, 0, VOCABULARY, len(ids))
@@ -219,10 +219,7 @@ def test_no_floating_point_in_the_linked_firmware(
 
 def test_the_archive_needs_nothing_but_integer_helpers(package: Compile) -> None:
     folder = package("cortex-m4")
-    names = subprocess.run(
-        ["arm-none-eabi-nm", str(folder / "libibert_model.a")],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+    names = run_captured(["arm-none-eabi-nm", str(folder / "libibert_model.a")], check=True).stdout
     defined = set(re.findall(r"^[0-9a-f]+ [A-Za-z] (\S+)$", names, re.MULTILINE))
     undefined = set(re.findall(r"^ +[Uwv] (\S+)$", names, re.MULTILINE)) - defined
     helpers = {"__divdi3", "__udivdi3", "__aeabi_ldivmod", "__aeabi_uldivmod"}
@@ -312,7 +309,7 @@ def test_projects_of_either_floating_point_convention_link(
         command.append("-mfpu=fpv4-sp-d16")
     command += ["-nostdlib", f"-I{folder}", str(tmp_path / "main.c"), f"-L{folder}"]
     command += ["-libert_model", "-lgcc", "-Wl,-emain", "-o", str(tmp_path / "main.elf")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_captured(command)
     assert done.returncode == 0, done.stderr
 
 
@@ -335,14 +332,11 @@ def test_two_packages_link_into_one_program(
     command = ["arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb", "-nostdlib"]
     command += [f"-I{first}", f"-I{second}", str(tmp_path / "main.c"), f"-L{first}", f"-L{second}"]
     command += ["-libert_model", "-lsmall_model", "-lgcc", "-Wl,-emain"]
-    done = subprocess.run(
-        [*command, "-o", str(tmp_path / "main.elf")], capture_output=True, text=True, check=False
-    )
+    done = run_captured([*command, "-o", str(tmp_path / "main.elf")])
     assert done.returncode == 0, done.stderr
-    names = subprocess.run(
-        ["arm-none-eabi-nm", str(tmp_path / "main.elf")], capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert {"ibert_weight_0", "small_weight_0", "ibert_run_b1_s32", "small_run_b1_s16"} <= {*names}
+    listed = run_captured(["arm-none-eabi-nm", str(tmp_path / "main.elf")], check=True).stdout
+    names = {"ibert_weight_0", "small_weight_0", "ibert_run_b1_s32", "small_run_b1_s16"}
+    assert names <= {*listed.split()}
 
 
 _INTERRUPTED = """

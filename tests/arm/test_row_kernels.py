@@ -8,7 +8,10 @@ import pytest
 from ibert_tvm.targets import get_target
 from tests.arm.bare_kernels import run
 from tests.arm.linux_kernels import BoardKernels
-from tests.arm.row_kernels import KERNELS, RowKernel, scheduled, softmax, wide_attention
+from tests.arm.matrix_kernels import attention
+from tests.arm.row_kernels import KERNELS
+from tests.arm.row_program import RowKernel
+from tests.arm.softmax_kernel import scheduled, softmax
 from tests.arm.tools import needs
 from tests.examples import examples
 
@@ -109,19 +112,18 @@ def test_softmax(target: str, keys: int, masked: int, scale: float) -> None:
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(
-    ("target", "released"),
+    ("target", "preset"),
     examples(
-        [(target, released) for target in TARGETS for released in (False, True)],
-        ("cortex-m4", False),
-        ("cortex-m4", True),
-        ("cortex-m0", True),
+        [(target, preset) for target in TARGETS for preset in ("paper", "released")],
+        ("cortex-m4", "paper"),
+        ("cortex-m4", "released"),
+        ("cortex-m0", "released"),
         unpack=True,
     ),
 )
-def test_attention_of_the_wide_presets(target: str, released: bool) -> None:
+def test_attention_of_the_wide_presets(target: str, preset: str) -> None:
     needs(*TOOLS)
-    kernel = wide_attention(get_target(target), 2, 13, 2, 10, masked=4, released=released)
-    check(kernel, target)
+    check(attention(get_target(target), 2, 13, 2, 10, masked=4, preset=preset), target)
 
 
 @pytest.mark.slow
@@ -129,9 +131,8 @@ def test_a_board_without_floating_point_unit() -> None:
     needs(*BOARD_TOOLS)
     target = get_target(BOARD)
     kernels = {name: make(target, *ODD) for name, make in KERNELS.items()}
-    for released in (False, True):
-        name = "attention_released" if released else "attention_paper"
-        kernels[name] = wide_attention(target, 1, 13, 2, 10, masked=4, released=released)
+    for preset in ("paper", "released"):
+        kernels[preset] = attention(target, 1, 13, 2, 10, masked=4, preset=preset)
     functions = {name: scheduled(kernel, target) for name, kernel in kernels.items()}
     board = BoardKernels(functions, target)
     for name, kernel in kernels.items():

@@ -12,7 +12,7 @@ from ibert_tvm.runtime.library_file import read_metadata
 from tests.arm.small_bert import expected, inputs, small_bert
 from tests.arm.stand_in_board import stand_in_board
 from tests.arm.tools import board
-from tests.rpc.conftest import Outcome
+from tests.commands import Outcome
 from tests.rpc.conftest import ibert_process as ibert
 from tests.rpc.servers import Servers
 

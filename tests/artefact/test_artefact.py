@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +15,7 @@ import pytest
 from ibert_tvm.common.errors import ArtefactError, OutputError
 from ibert_tvm.common.integrity import MANIFEST, write_manifest
 from ibert_tvm.model.artefact import QuantizedModel, is_artefact, read_document
+from tests.processes import run_captured
 from tests.snapshots import Messages
 
 _AGAIN = (
@@ -132,9 +132,7 @@ def test_reading_evaluating_and_analysing_import_neither_tvm_nor_torch(folder: P
         "model.save(sys.argv[1])\n"
         "main(['inspect', sys.argv[1]])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(folder)], capture_output=True, text=True, check=False
-    )
+    done = run_captured([sys.executable, "-c", script, str(folder)])
     assert done.returncode == 0, done.stderr
     lines = done.stdout.split("\n")
     assert lines[:2] == ["int32", "emb pool"]

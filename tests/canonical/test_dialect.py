@@ -23,7 +23,6 @@ MASK = tensor("mask", B, S, dtype="int64")
 TABLE = tensor("table", 5, 8)
 WEIGHT = tensor("weight", 4, 8)
 BIAS = tensor("bias", 4)
-GAMMA = tensor("gamma", 8)
 
 
 def shape_of(call: relax.Call) -> str:

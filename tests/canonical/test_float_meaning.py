@@ -127,10 +127,6 @@ def test_an_unknown_value_is_refused(tiny, messages):
         FloatModel(tiny.module, tiny.parameters, ["nothing"])
 
 
-def run_names(tiny: Tiny) -> list[str]:
-    return list(run(tiny.module, {**tiny.inputs(1, 1), **tiny.parameters}))
-
-
 @pytest.mark.parametrize(
     "change",
     [lambda p: p.pop("q.bias"), lambda p: p.update({"q.bias": np.zeros(3, np.float32)})],

@@ -12,8 +12,7 @@ from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.targets.bare_metal.document import DOCUMENT, KIND
 from ibert_tvm.targets.bare_metal.options import parse_memory
 from tests.arm.tools import needs
-
-from .conftest import Outcome, Refused
+from tests.commands import Outcome, Refused
 
 
 def test_amounts_of_memory() -> None:

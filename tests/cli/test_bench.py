@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.common.file_seal import sealed_bytes
+from tests.commands import Outcome, Refused
 from tests.processes import without_torch
 from tests.runtime.conftest import TinyModel
-
-from .conftest import Outcome, Refused
 
 _QUICK = ("--seconds", "0.02", "--threads", "1")
 _FLOATS = ("real_tokens", "median_ms", "min_ms", "p90_ms")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Outcome
+from tests.commands import Outcome
 
 
 @pytest.mark.slow

@@ -13,8 +13,7 @@ import pytest
 
 import ibert_tvm
 from ibert_tvm.model.artefact import QuantizedModel
-
-from .conftest import Outcome, Refused
+from tests.commands import Outcome, Refused
 
 torch = pytest.importorskip("torch", reason="importing a model needs torch")
 transformers = pytest.importorskip("transformers", reason="importing a model needs transformers")

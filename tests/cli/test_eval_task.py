@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from ibert_tvm.tasks import TASKS, MetricResult, integer_side
+from tests.commands import Outcome, Refused
 from tests.encoder.small_encoders import WORDS, tiny
-
-from .conftest import Outcome, Refused
 
 Ibert = Callable[..., Outcome]
 

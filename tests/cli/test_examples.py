@@ -12,8 +12,7 @@ import typer
 
 from ibert_tvm.cli.app import app
 from ibert_tvm.cli.signature import examples
-
-from .conftest import Outcome
+from tests.commands import Outcome
 
 _GROUP = typer.main.get_command(app)
 _NAMES = [info.name or "" for info in app.registered_commands]

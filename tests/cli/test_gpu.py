@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.commands import Outcome, Refused
 from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.stand_in_gpu import load
 from tests.cuda.tools import needs
 from tests.report.pages import Page, resolve, says
-
-from .conftest import Outcome, Refused
 
 _QUICK = ("--seconds", "0.02")
 

@@ -18,8 +18,7 @@ from ibert_tvm.cli import process
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.tables import Table
 from ibert_tvm.common.errors import UsageError
-
-from .conftest import Outcome
+from tests.commands import Outcome
 
 _MODULES = (
     "import sys, {module}, ibert_tvm\n"

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.commands import Outcome, Refused
 from tests.encoder.small_encoders import bert, save_bert
 from tests.report.pages import Page, resolve, says
-
-from .conftest import Outcome, Refused
 
 pytest.importorskip("jinja2", reason="the page needs the extra report")
 

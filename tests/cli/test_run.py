@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from ibert_tvm import Encoder
+from tests.commands import Outcome, Refused
 from tests.encoder.small_encoders import tiny
 from tests.runtime.conftest import VOCABULARY, TinyModel
-
-from .conftest import Outcome, Refused
 
 _IDS = np.array([[2, 4, 6, 5, 3], [2, 7, 3, 0, 0]])
 _MASK = (_IDS != 0).astype(np.int64)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.cli.tables import Table, printable, record_table, width
-
-from .conftest import Outcome
+from tests.commands import Outcome
 
 _LONG = "bert.encoder.layer.0.attention.self.query"
 

@@ -12,9 +12,8 @@ import pytest
 from ibert_tvm.cli import options
 from ibert_tvm.relay_passes.quantization_table import PRESETS
 from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
+from tests.commands import Outcome, Refused
 from tests.runtime.conftest import TinyModel
-
-from .conftest import Outcome, Refused
 
 
 def test_names_of_presets_are_those_of_their_records() -> None:

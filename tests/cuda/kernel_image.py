@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import re
 import struct
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from ibert_tvm import targets
 from tests.cache import cached
 from tests.cuda.tools import needs
+from tests.processes import run_captured
 
 ON_HOST = Path(__file__).with_name("on_host")
 DEVICE_CODE = Path(targets.__file__).parent / "cuda" / "device"
@@ -59,7 +59,7 @@ def run_compiler(*command: str) -> str:
     KernelSourceError
         If it fails.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_captured(command)
     if done.returncode != 0:
         raise KernelSourceError(f"{' '.join(command)}\n{done.stderr[-6000:]}")
     return done.stdout

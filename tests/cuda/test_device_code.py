@@ -21,6 +21,7 @@ from ibert_tvm.targets.cuda.compile import (
 )
 from ibert_tvm.targets.cuda.launches import Launch
 from ibert_tvm.targets.cuda.pipeline import gpu_pipeline
+from tests.snapshots import Messages
 
 CREATE = "ffi.Module.create.cuda"
 KERNEL = """
@@ -84,22 +85,16 @@ def test_the_source_is_compiled_with_all_headers(tmp_path: Path) -> None:
     assert (tmp_path / "kernels.cu").read_text(encoding="utf-8") == source
 
 
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path, messages: Messages) -> None:
     _, executable = build()
     missing = tmp_path / "missing"
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         compile_device_code(executable, get_target("t4"), {}, {}, missing)
-    assert str(caught.value) == (
-        f"cannot write the device code to {missing}\n"
-        "  where: kernels.cu\n"
-        "  why: No such file or directory\n"
-        "  what to do: choose another folder for --dump-ir"
-    )
 
 
-def test_a_processor_has_no_device_code() -> None:
+def test_a_processor_has_no_device_code(messages: Messages) -> None:
     _, executable = build()
-    with pytest.raises(ValueError, match=r"^target 'x86-64' has no GPU$"):
+    with messages.raises(ValueError):
         compile_device_code(executable, get_target("x86-64"), {}, {})
 
 

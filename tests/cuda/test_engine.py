@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import StandInGpu, environment, load
 from tests.cuda.tools import needs
+from tests.processes import run_captured
 
 KERNELS = 3
 
@@ -311,11 +311,8 @@ def test_running_needs_neither_the_compiler_nor_torch(path: Path, device: RealGp
         "again = ibert_tvm.load_library(sys.argv[1])\n"
         "print(again.run([[4, 5, 6]], dequantize=False)['hidden'].values.sum())\n"
     )
-    done = subprocess.run(
+    done = run_captured(
         [sys.executable, "-c", script, str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
         env=environment(capability=75) if device is None else None,
     )
     assert done.returncode == 0, done.stderr

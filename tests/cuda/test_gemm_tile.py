@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from ibert_tvm.schedules.cuda.gemm_tile import GemmTile, candidates, choose_tile, cycles, rates
 from ibert_tvm.targets import get_target
 from tests.examples import examples
+from tests.snapshots import Messages
 
 DEVICES = {name: get_target(name).gpu for name in ("t4", "a100", "h100", "cuda:sm_86")}
 # Projections, feed-forward layers in and out, a pooler, a classifier; BERT-Base and -Large.
@@ -96,27 +95,21 @@ def test_decisions_that_a_device_cannot_follow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decisions", "why"),
+    "decisions",
     [
-        ((64, 64, 24, 32), "warp_rows is no multiple of 16"),
-        ((64, 64, 32, 8), "warp_columns is no multiple of 16"),
-        ((48, 64, 32, 32), "block_rows is no multiple of warp_rows"),
-        ((64, 48, 32, 32), "block_columns is no multiple of warp_columns"),
-        ((64, 64, 32, 32, 4, 64), "stage_depth is no multiple of 32 per part of the depth"),
-        ((64, 64, 32, 32, 1, 96), "stage_depth is no power of two"),
-        ((64, 64, 32, 32, 1, 64, 9), "stages is not within 2 to 8"),
-        ((128, 128, 128, 64), "a warp's tile has over 4096 results"),
-        ((512, 512, 64, 64), "a block has over 1024 threads"),
-        (
-            (64, 64, 32, 32, 3, 96),
-            "stage_depth is no power of two",
-        ),
-        (
-            (16, 16, 16, 16, 16, 512),
-            "warp_depths is no power of two up to half of warp_columns",
-        ),
+        (64, 64, 24, 32),
+        (64, 64, 32, 8),
+        (48, 64, 32, 32),
+        (64, 48, 32, 32),
+        (64, 64, 32, 32, 4, 64),
+        (64, 64, 32, 32, 1, 96),
+        (64, 64, 32, 32, 1, 64, 9),
+        (128, 128, 128, 64),
+        (512, 512, 64, 64),
+        (64, 64, 32, 32, 3, 96),
+        (16, 16, 16, 16, 16, 512),
     ],
 )
-def test_impossible_cuts(decisions: tuple[int, ...], why: str) -> None:
-    with pytest.raises(ValueError, match=rf"^GemmTile: {re.escape(why)}: GemmTile\(block_rows="):
+def test_impossible_cuts(decisions: tuple[int, ...], messages: Messages) -> None:
+    with messages.raises(ValueError):
         GemmTile(*decisions)

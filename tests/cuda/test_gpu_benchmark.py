@@ -287,7 +287,7 @@ def test_the_report_shows_what_was_measured(tmp_path):
     assert "- x on y: not there" in text
 
 
-def test_a_run_is_continued_on_the_same_gpu_only(tmp_path):
+def test_a_run_is_continued_on_the_same_gpu_only(tmp_path, messages):
     path = tmp_path / "cuda.json"
     failed = {"model": "bert-base", "cell": "2x128", "peer": "ibert-int8", "failed": "x"}
     save(document(row("ibert-int8", 1.0), failed), path)
@@ -297,21 +297,17 @@ def test_a_run_is_continued_on_the_same_gpu_only(tmp_path):
     assert not is_measured(fresh, Task("bert-base", Cell(2, 128)), ["ibert-int8"])
     other = document()
     other["gpu"]["name"] = "H"
-    with pytest.raises(StoreError) as caught:
+    with messages.raises(StoreError):
         continue_result(other, path)
-    assert str(caught.value) == (
-        f"cannot continue {path}: it is of another GPU or driver: name 'T'; run without --resume"
-    )
 
 
-def test_a_folder_that_was_not_prepared(tmp_path):
+def test_a_folder_that_was_not_prepared(tmp_path, messages):
     with pytest.raises(GpuBenchmarkError) as caught:
         Prepared(tmp_path / "none").manifest()
     assert str(caught.value).splitlines()[0] == f"{tmp_path / 'none'} was not prepared"
     (tmp_path / "manifest.json").write_text('{"schema": 0}')
-    with pytest.raises(GpuBenchmarkError) as caught:
+    with messages.raises(GpuBenchmarkError) as caught:
         Prepared(tmp_path).manifest()
-    assert caught.value.why == "it has schema 0, and this benchmark reads 1"
 
 
 def test_what_the_command_refuses(capsys):

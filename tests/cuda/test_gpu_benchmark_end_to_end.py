@@ -18,6 +18,7 @@ from benchmarks.cuda.prepared import Prepared
 from tests.cuda.kernel_image import kernel_image
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in
 from tests.cuda.tools import cuda_toolchain, needs
+from tests.processes import run_captured
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN_ONLY = True
@@ -125,8 +126,6 @@ def test_limits_are_compiled_for_every_architecture(tmp_path: Path) -> None:
 def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.cuda", "-o", str(tmp_path / "cuda")]
     env = environment(devices=0)
-    done = subprocess.run(
-        command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run_captured(command, cwd=ROOT, env=env, timeout=120)
     assert done.returncode == 2
     assert done.stderr.startswith("error: there is no NVIDIA GPU on this machine\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from tests.cuda.stand_in_gpu import environment
 from tests.cuda.tools import needs
-from tests.processes import without_torch
+from tests.processes import run_captured, without_torch
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN_ONLY = True
@@ -20,9 +19,7 @@ TEST = "tests/cuda/test_linear_kernels.py::test_every_epilogue_equals_the_specif
 
 def _pytest(environ: dict[str, str], *arguments: str) -> str:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments, TEST]
-    done = subprocess.run(
-        command, cwd=ROOT, env=without_torch(environ), capture_output=True, text=True, check=False
-    )
+    done = run_captured(command, cwd=ROOT, env=without_torch(environ))
     return done.stdout + done.stderr
 
 

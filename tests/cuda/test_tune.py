@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ import pytest
 import tvm_ffi
 from tvm import tirx
 
-from ibert_tvm.cli import main
 from ibert_tvm.common.errors import ExitCode
 from ibert_tvm.common.integrity import sealed
 from ibert_tvm.runtime import load_library
@@ -30,13 +27,13 @@ from ibert_tvm.tuning import TuneOptions
 from ibert_tvm.tuning.builder import KernelBuilder
 from ibert_tvm.tuning.measure import Measurer
 from ibert_tvm.tuning.tasks import find_tasks
+from tests.commands import Ibert, Refused
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
 from tests.cuda.tools import cuda_toolchain, needs
-from tests.processes import without_torch
+from tests.processes import run_captured, without_torch
 from tests.rpc.small_model import expected, inputs_of, small_model
-
-Ibert = Callable[..., Any]
+from tests.snapshots import Messages
 
 
 @pytest.fixture
@@ -70,20 +67,6 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def ibert(capfd: pytest.CaptureFixture[str]) -> Ibert:
-    """Run one command in this process; gives its JSON document."""
-
-    def call(*arguments: object) -> Any:
-        capfd.readouterr()
-        code = main([*map(str, arguments), "--json"])
-        captured = capfd.readouterr()
-        assert code == 0, captured.err
-        return json.loads(captured.out)
-
-    return call
-
-
 def _trials(folder: Path) -> list[dict[str, Any]]:
     text = (folder / "trials.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
@@ -95,7 +78,7 @@ def test_decisions_are_measured_kept_and_used(
 ) -> None:
     database = tmp_path / "db"
     words = ("tune", artefact, "--database", database, "--jobs", "1", *size)
-    (kernel,) = ibert(*words, "--trials", "2")["kernels"]
+    (kernel,) = ibert(*words, "--trials", "2", "--json").document["kernels"]
     assert (kernel["kind"], kernel["trials"], kernel["new"], kernel["failed"]) == (
         *("linear", 2, 2, 0),
     ), kernel["error"]
@@ -108,7 +91,7 @@ def test_decisions_are_measured_kept_and_used(
     if device is None:
         assert {trial["board"] for trial in before} == {"Stand-in T4"}
 
-    (kernel,) = ibert(*words, "--trials", "2")["kernels"]
+    (kernel,) = ibert(*words, "--trials", "2", "--json").document["kernels"]
     assert (kernel["trials"], kernel["new"]) == (2, 0)
     after = _trials(database)
     assert after == before
@@ -120,7 +103,7 @@ def test_decisions_are_measured_kept_and_used(
     (database / "trials.jsonl").write_text(lines, encoding="utf-8")
     with images_for_stand_in() if device is None else nullcontext():
         words = ("compile", artefact, "-o", tmp_path / "tuned.so", "--database", database, *size)
-        (row,) = ibert(*words)["report"]["tuning"]["kernels"]
+        (row,) = ibert(*words, "--json").document["report"]["tuning"]["kernels"]
     assert (row["tuned"], row["faster"]) == (True, 2.0)
     assert row["tile"] != default
     model = small_model()
@@ -160,7 +143,7 @@ def test_a_wrong_candidate_is_refused(
     _spoil(monkeypatch, -127, 0)  # the least result
     database = tmp_path / "db"
     words = ("tune", artefact, "--database", database, "--trials", "2", "--jobs", "1", *size)
-    (kernel,) = ibert(*words)["kernels"]
+    (kernel,) = ibert(*words, "--json").document["kernels"]
     assert (kernel["trials"], kernel["failed"]) == (2, 1)
     assert kernel["error"].startswith("wrong result: ")
     first, second, *again = _trials(database)
@@ -203,74 +186,34 @@ def _words(artefact: Path, folder: Path, *words: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
-def test_without_a_gpu(artefact: Path, tmp_path: Path) -> None:
+def test_without_a_gpu(artefact: Path, tmp_path: Path, messages: Messages) -> None:
     words = _words(artefact, tmp_path / "db", "--target", "t4")
-    done = subprocess.run(
-        [sys.executable, "-m", "ibert_tvm", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=without_torch(environment(devices=0)),
+    done = run_captured(
+        [sys.executable, "-m", "ibert_tvm", *words], env=without_torch(environment(devices=0))
     )
-    assert (done.returncode, done.stdout, done.stderr) == (
-        ExitCode.TARGET,
-        "",
-        "error: there is no NVIDIA GPU on this machine\n"
-        "  why: the driver is installed and finds no device (or CUDA_VISIBLE_DEVICES hides it)\n"
-        "  what to do: see what nvidia-smi lists; run on a machine with a GPU, or compile for a "
-        "processor (--target host)\n",
-    )
+    assert (done.returncode, done.stdout) == (ExitCode.TARGET, "")
+    messages.check(done.stderr.rstrip())
     assert not (tmp_path / "db").exists()
 
 
 @pytest.mark.usefixtures("stand_in")
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (
-            ("--target", "a100"),
-            "error: there is no GPU for sm_80 on this machine\n"
-            "  where: --target\n"
-            "  why: it has cuda:0, Stand-in T4 (sm_75)\n"
-            "  what to do: tune for the GPU that there is, with --target cuda:sm_75, or on a "
-            "machine that has the other\n",
-        ),
-        (
-            ("--target", "t4", "--rpc", "127.0.0.1:9"),
-            "error: cannot tune for t4 on a board\n"
-            "  where: --rpc\n"
-            "  why: kernels for GPUs are measured on a GPU of this machine\n"
-            "  what to do: run ibert tune on the machine that has the GPU, without --rpc\n",
-        ),
-    ],
-)
+@pytest.mark.parametrize("words", ["--target a100", "--target t4 --rpc 127.0.0.1:9"])
 def test_what_cannot_be_measured_here(
-    artefact: Path,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    text: str,
+    artefact: Path, tmp_path: Path, refused: Refused, words: str
 ) -> None:
-    code = main(_words(artefact, tmp_path / "db", *words))
-    captured = capfd.readouterr()
-    assert (code, captured.out, captured.err) == (ExitCode.TARGET, "", text)
+    refused(*_words(artefact, tmp_path / "db", *words.split()))
     assert not (tmp_path / "db").exists()
 
 
 @pytest.mark.usefixtures("stand_in")
 def test_without_a_compiler_nothing_is_written_down(
-    artefact: Path,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    artefact: Path, tmp_path: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(target: str, _architectures: object) -> None:
         raise TargetError(what="no nvcc", where=target, why="a test", todo="install it")
 
     monkeypatch.setattr("ibert_tvm.targets.cuda.toolchain.find_cuda_toolchain", missing)
-    code = main(_words(artefact, tmp_path / "db", "--target", "t4"))
-    text = "error: no nvcc\n  where: t4\n  why: a test\n  what to do: install it\n"
-    assert (code, capfd.readouterr().err) == (ExitCode.TARGET, text)
+    refused(*_words(artefact, tmp_path / "db", "--target", "t4"))
     assert not (tmp_path / "db").exists()
 
 

@@ -11,7 +11,7 @@ import pytest
 from ibert_tvm.common.errors import ArtefactError
 from ibert_tvm.model.artefact import QuantizedModel
 from tests.artefact.conftest import make_quantized
-from tests.processes import ROOT, without_torch
+from tests.processes import ROOT, run_captured, without_torch
 
 _WRITER = """
 import sys, time
@@ -80,13 +80,10 @@ def test_little_memory_and_few_files(tmp_path: Path, kind: str, limit: int) -> N
     folder = make_quantized().save(tmp_path / "x.ibert")
     np.savez(tmp_path / "inputs.npz", input_ids=np.zeros((4096, 512), np.int64))
     arguments = [str(folder), str(folder / "model.json"), kind, str(limit)]
-    done = subprocess.run(
+    done = run_captured(
         [sys.executable, "-c", _LIMITED, *arguments, str(tmp_path / "inputs.npz")],
         cwd=ROOT,
         env=without_torch(),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode in (2, 3, 4), done.stderr
     assert done.stderr.startswith("error: ") and "internal error" not in done.stderr

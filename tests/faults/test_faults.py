@@ -13,7 +13,7 @@ import pytest
 
 from tests.examples import examples
 from tests.faults.harness import CODES
-from tests.processes import ROOT, without_torch
+from tests.processes import ROOT, run_captured, without_torch
 
 _CONTROL_BYTES = 2**14
 
@@ -34,13 +34,10 @@ def faults(shim: Path, folder: Path, writer: str, step: int) -> tuple[list[str],
     control = folder / "control"
     control.write_bytes(bytes(_CONTROL_BYTES))
     arguments = [writer, str(folder / "place"), "0", str(step)]
-    done = subprocess.run(
+    done = run_captured(
         [sys.executable, "-m", "tests.faults.harness", *arguments],
         cwd=ROOT,
         env=without_torch() | {"LD_PRELOAD": str(shim), "FAULT_CONTROL": str(control)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     *wrong, last = done.stdout.splitlines() or [""]
     assert done.returncode == 0 and last.endswith("cases"), done.stderr

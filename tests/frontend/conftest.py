@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from tests.cli.conftest import ibert as ibert_command
-
-__all__ = ["ibert_command"]
-
 collect_ignore: list[str] = []
 if find_spec("torch") is None or find_spec("transformers") is None:
     collect_ignore += ["test_architectures.py", "test_modules.py", "test_folders.py"]

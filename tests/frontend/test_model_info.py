@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from ibert_tvm.common.errors import DocumentError
 from ibert_tvm.model.model_info import ModelInfo, OutputInfo
+from tests.processes import run_captured
 
 INFO = ModelInfo(
     architecture="bert",
@@ -69,7 +69,5 @@ def test_importing_the_frontend_imports_neither_tvm_nor_torch():
         "import sys, ibert_tvm.frontend, ibert_tvm.model.model_info; "
         "print(sorted({'tvm', 'torch', 'transformers'} & set(sys.modules)))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    result = run_captured([sys.executable, "-c", code], check=True)
     assert result.stdout.strip() == "[]"

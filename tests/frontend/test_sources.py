@@ -23,7 +23,7 @@ from ibert_tvm.frontend.sources import (
     source_of,
     unregister_source,
 )
-from tests.cli.conftest import Outcome
+from tests.commands import Outcome
 from tests.frontend.relax_models import VOCABULARY, canonical_of
 from tests.snapshots import Messages
 

@@ -10,10 +10,7 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.frontend import CanonicalModel
-from tests.cli.conftest import ibert as ibert_command
 from tests.ibert_checkpoint.checkpoints import make_model, save
-
-__all__ = ["ibert_command"]
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
 import sys
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 import ibert_tvm as ibert
 from tests.examples import examples
 from tests.ibert_checkpoint.checkpoints import CLASSES
+from tests.processes import run_captured
 
 
 @pytest.mark.representatives(1)
@@ -137,5 +137,5 @@ def test_no_torch_is_needed(checkpoint):
         "print(ibert.quantize(ibert.load(sys.argv[1], verify=False)).preset)\n"
     )
     command = [sys.executable, "-c", program, str(checkpoint().folder)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = run_captured(command)
     assert (result.returncode, result.stdout.strip()) == (0, "released"), result.stderr

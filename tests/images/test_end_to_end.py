@@ -109,40 +109,19 @@ def test_integers_of_the_module_are_those_of_the_folder(files, make, pixels):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        (
-            {"input_ids": [[1, 2]]},
-            "the model takes no input_ids\n  why: its inputs are pixel_values\n"
-            "  what to do: leave it out",
-        ),
-        (
-            {},
-            "pixel_values is missing\n  why: the model takes images\n"
-            "  what to do: give pixel_values, [batch, 3, 24, 24]",
-        ),
-        (
-            {"pixel_values": np.zeros((3, 24, 24), np.float32)},
-            "pixel_values has the wrong shape\n  why: its shape is [3, 24, 24]\n"
-            "  what to do: give [batch, 3, 24, 24], as the model's image processor does",
-        ),
-        (
-            {"pixel_values": np.full((1, 3, 24, 24), np.nan)},
-            "pixel_values holds values that are infinite or not a number\n"
-            "  what to do: check how the images were prepared",
-        ),
-        (
-            {"pixel_values": np.full((1, 3, 24, 24), -128, np.int8)},
-            "pixel_values holds a value that is out of range\n  why: it is -128\n"
-            "  what to do: give integers from -127 to 127, or real pixels",
-        ),
+        {"input_ids": [[1, 2]]},
+        {},
+        {"pixel_values": np.zeros((3, 24, 24), np.float32)},
+        {"pixel_values": np.full((1, 3, 24, 24), np.nan)},
+        {"pixel_values": np.full((1, 3, 24, 24), -128, np.int8)},
     ],
 )
-def test_inputs_that_do_not_fit(files, given, message):
+def test_inputs_that_do_not_fit(files, given, messages):
     library = ibert_tvm.load_library(files / "deit.so")
-    with pytest.raises(InputError) as error:
+    with messages.raises(InputError):
         library.run(**given)
-    assert str(error.value) == message
 
 
 def test_unsigned_bytes_are_refused_with_the_scale(files):
@@ -157,50 +136,25 @@ def test_unsigned_bytes_are_refused_with_the_scale(files):
     )
 
 
-def test_another_length_is_not_compiled(files):
+def test_another_length_is_not_compiled(files, messages):
     quantized = ibert_tvm.QuantizedModel.load(files / "deit.ibert")
-    with pytest.raises(UsageError) as error:
+    with messages.raises(UsageError):
         ibert_tvm.compile(quantized, shapes=[(1, 128)])
-    assert str(error.value) == (
-        "cannot compile for sequence length 128\n"
-        "  why: images of 3 x 24 x 24 become 11 tokens\n  what to do: choose 11"
-    )
 
 
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize(
-    ("calibration", "message"),
+    "calibration",
     [
-        (
-            ["a text"],
-            "a model of images cannot be calibrated with texts\n"
-            "  why: it takes pixel_values [batch, 3, 24, 24]\n"
-            "  what to do: give batches of images, as the model's image processor makes them: "
-            "--calibration FILE.npz with an array pixel_values",
-        ),
-        (
-            [{"input_ids": np.ones((1, 4), np.int64)}],
-            "unknown input 'input_ids'\n  where: calibration batch 0\n"
-            "  why: the model takes pixel_values\n  what to do: give arrays by these names",
-        ),
-        (
-            [{"pixel_values": np.zeros((2, 3, 8, 8), np.float32)}],
-            "pixel_values is float32 of shape (2, 3, 8, 8)\n  where: calibration batch 0\n"
-            "  why: images are floats [batch, 3, 24, 24]\n"
-            "  what to do: prepare the images with the model's image processor",
-        ),
-        (
-            [{"pixel_values": np.full((1, 3, 24, 24), np.inf, np.float32)}],
-            "pixel_values holds values that are infinite or not a number\n"
-            "  where: calibration batch 0\n  why: pixels are finite\n"
-            "  what to do: prepare the images with the model's image processor",
-        ),
+        ["a text"],
+        [{"input_ids": np.ones((1, 4), np.int64)}],
+        [{"pixel_values": np.zeros((2, 3, 8, 8), np.float32)}],
+        [{"pixel_values": np.full((1, 3, 24, 24), np.inf, np.float32)}],
     ],
 )
-def test_calibration_that_does_not_fit(vit, calibration, message):
-    with pytest.raises(UsageError) as error:
+def test_calibration_that_does_not_fit(vit, calibration, messages):
+    with messages.raises(UsageError):
         quantize(vit, calibration, options=CalibrationOptions())
-    assert str(error.value) == message
 
 
 @pytest.fixture(scope="module")

@@ -159,32 +159,20 @@ def test_patches_that_overlap_or_lie_apart(settings, tokens):
     assert loaded.info.max_sequence_length == tokens + 1
 
 
-def test_images_that_were_moved_before_are_refused():
+def test_images_that_were_moved_before_are_refused(messages):
     class Turned(Convolution):
         def forward(self, images):
             return super().forward(images.transpose(2, 3))
 
-    with pytest.raises(UnsupportedModelError) as error:
+    with messages.raises(UnsupportedModelError):
         load(Turned(), image_size=(3, 8, 8), verify=False)
-    assert error.value.why == "a convolution of images that were moved before"
 
 
-def test_images_of_unknown_size_are_refused():
-    with pytest.raises(ModelSourceError) as error:
+def test_images_of_unknown_size_are_refused(messages):
+    with messages.raises(ModelSourceError):
         load(Convolution())
-    assert str(error.value) == (
-        "the size of the images is not known\n  where: image_size\n"
-        "  why: a module does not say how large its images are, and there is one length of "
-        "sequence per size\n"
-        "  what to do: give image_size=(planes, height, width), for example (3, 224, 224)"
-    )
 
 
-def test_heads_of_texts_are_refused(make):
-    with pytest.raises(ModelSourceError) as error:
+def test_heads_of_texts_are_refused(make, messages):
+    with messages.raises(ModelSourceError):
         load(make("vit", "none"), head="sentence_embedding")
-    assert str(error.value) == (
-        "ViTModel has no head sentence_embedding\n  where: head\n"
-        "  why: vit models take images\n"
-        "  what to do: choose head='none' or head='pooled'"
-    )

@@ -13,6 +13,7 @@ from ibert_tvm.relay_passes.errors import LoweringError, RangeError
 from ibert_tvm.relay_passes.integer.arrays import exact_matmul
 from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from tests.snapshots import Messages
 
 
 def inputs(batch: int, length: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -127,19 +128,12 @@ def test_a_value_that_does_not_fit_its_storage_is_refused(builder, messages) -> 
         evaluate(module, inputs(1, 2), builder.parameters)
 
 
-def test_an_id_outside_the_table_is_refused(encoder) -> None:
+def test_an_id_outside_the_table_is_refused(encoder, messages: Messages) -> None:
     module, parameters = encoder
     given = inputs(1, 4)
     given["input_ids"][0, 2] = 30
-    with pytest.raises(RangeError) as caught:
+    with messages.raises(RangeError):
         evaluate(module, given, parameters)
-    assert str(caught.value).startswith("ids in [")
-    assert str(caught.value).endswith(
-        "30]\n"
-        "  where: words\n"
-        "  why: the table has 30 rows\n"
-        "  what to do: use the tokenizer of this model, and no more tokens than it has positions"
-    )
 
 
 def test_a_missing_parameter_is_named(encoder, messages) -> None:

@@ -27,7 +27,7 @@ from ibert_tvm.relay_passes.spec.values import clamp, floor_divide, maximum
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import get_target
 from tests.arm import bare_kernels
-from tests.arm.row_kernels import RowKernel, _Program
+from tests.arm.row_program import RowKernel, RowProgram
 from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
@@ -163,13 +163,12 @@ def test_compiled_toys_equal_the_specification(target: str) -> None:
 
 def toy_kernel(target: str) -> RowKernel:
     """Both toys in one kernel: the row operation, and the other behind it."""
-    p = _Program("toys", "toy_centre", 0)
-    x = p.input("x", p.entries((-5000, 5000), (1, 6, 24), "int16"), (-5000, 5000))
 
-    def body() -> list[relax.Var]:
-        return [p.emit(leaky(p.emit(centre(x, name="centred")), name="leaky", shift=2))]
+    def body(p: RowProgram) -> list[relax.Var]:
+        centred = p.emit(centre(p.rows_of("x", (-5000, 5000)), name="centred"))
+        return [p.emit(leaky(centred, name="leaky", shift=2))]
 
-    return p.finish(get_target(target), body, 6 * 24)
+    return RowProgram("toys", "toy_centre", 6, 24, 0).finish(get_target(target), body, 6 * 24)
 
 
 @pytest.mark.qemu

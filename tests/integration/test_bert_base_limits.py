@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import transformers as hf
 
 import ibert_tvm as ibert
 from ibert_tvm.quantization.options import CalibrationOptions
+from tests.processes import run_captured
 
 _COMPILE = """
 import json, resource, sys
@@ -44,7 +44,7 @@ print(json.dumps({"added_kib": resident() - before}))
 
 def _python(code: str, *arguments: object) -> dict[str, float]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_captured(command, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -17,7 +17,7 @@ from ibert_tvm import Encoder
 from tests.encoder.small_encoders import tiny
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs
-from tests.processes import ROOT, without_torch
+from tests.processes import ROOT, run_captured, without_torch
 
 COUNT = 3000
 _RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
@@ -133,9 +133,7 @@ ray_embed.embed({str(library)!r}, {str(source)!r}, {str(parts)!r}, "text", 2, 64
     # The cluster's processes inherit these; its workers would have the least priority.
     variables = without_torch({**os.environ, **_RAY})
     variables["PYTHONPATH"] += os.pathsep + str(ROOT / "examples")
-    done = subprocess.run(
-        [sys.executable, str(script)], env=variables, capture_output=True, text=True, timeout=500
-    )
+    done = run_captured([sys.executable, str(script)], env=variables, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     assert killed.exists()
     check(parts, library, source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 import ibert_tvm as ibert
 from tests.integration.whole_models import one_layer, random_inputs, reference
+from tests.processes import run_captured
 
 CALLERS = 4
 SHAPES = [(1, 17), (3, 33)]
@@ -73,11 +73,7 @@ def test_callers_of_all_shapes_do_not_disturb_each_other(
         stored |= {f"{batch}x{length}/{name}": array for name, array in parts.items()}
     np.savez(tmp_path / "calls.npz", **stored)
     arguments = [str(item) for item in (library, tmp_path / "calls.npz", CALLERS, *counts)]
-    done = subprocess.run(
-        [sys.executable, "-c", _RUN, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    done = run_captured(
+        [sys.executable, "-c", _RUN, *arguments], env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr

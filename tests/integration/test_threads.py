@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import ibert_tvm as ibert
 from ibert_tvm.targets import cpu_features, get_target, missing_features
 from tests.examples import examples
 from tests.integration.whole_models import one_layer, random_inputs, reference
-from tests.processes import without_torch
+from tests.processes import run_captured, without_torch
 
 THREADS = 3
 # Rows that no register tile divides, so that kernels also share the padded copy of their operand.
@@ -61,6 +60,6 @@ def test_threads_share_the_work_and_change_nothing(target: str, tmp_path: Path) 
         arguments = [str(item) for item in (library, stored, THREADS, *before)]
         command = [sys.executable, "-c", _RUN, *arguments]
         environment = {**without_torch(), "TVM_NUM_THREADS": "2"}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        done = run_captured(command, env=environment)
         assert done.returncode == 0, done.stderr
         assert done.stdout == f"{THREADS} the threads of this process run in it\n"

@@ -13,7 +13,7 @@ import transformers
 import ibert_tvm as ibert
 from ibert_tvm.model import heads
 from ibert_tvm.model.heads import HEADS, Head, OnnxOutput, Returned, head_of_class
-from tests.cli.conftest import Outcome
+from tests.commands import Outcome
 from tests.runtime.conftest import VOCABULARY
 
 TOY = Head(

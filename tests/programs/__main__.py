@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.processes import ROOT
+from tests.processes import ROOT, run_captured
 
 from .comparison import TARGETS, check, refusal, runs
 from .generator import random_program
@@ -30,9 +29,7 @@ CHAINS = 8
 def commit() -> str:
     """What is checked: a commit, with ``-dirty`` where files differ from it."""
     words = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    return subprocess.run(
-        words, cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    return run_captured(words, cwd=ROOT, check=True).stdout.strip()
 
 
 def check_again(document: dict[str, Any], now: str) -> None:

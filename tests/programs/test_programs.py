@@ -24,6 +24,7 @@ from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from tests.arm.tools import board
 from tests.examples import examples
 from tests.integer.conftest import Builder
+from tests.snapshots import Messages
 
 from .comparison import (
     SHAPES,
@@ -281,13 +282,13 @@ def test_a_number_that_is_folded_late_is_not_bound(builder: Builder) -> None:
     assert compare(program, builder.parameters, "x86-64", (2, 7), 0) == ""
 
 
-def test_a_value_without_an_expression_is_not_compiled() -> None:
+def test_a_value_without_an_expression_is_not_compiled(messages: Messages) -> None:
     """Its lower end was taken for it."""
     from ibert_tvm.relay_passes.emit.stage import expression
     from ibert_tvm.relay_passes.spec.ranged import Ranged
 
     assert int(expression(Ranged(3, 3), "int32")) == 3
-    with pytest.raises(LoweringError, match=r"^a value of \[-3, 3\] without an expression"):
+    with messages.raises(LoweringError):
         expression(Ranged(-3, 3), "int32")
 
 
@@ -329,7 +330,7 @@ def test_queries_may_be_their_own_keys(builder: Builder) -> None:
     assert check_unbounded(program, given, builder.parameters, report.details) == []
 
 
-def test_channels_before_the_first_are_refused(builder: Builder) -> None:
+def test_channels_before_the_first_are_refused(builder: Builder, messages: Messages) -> None:
     """Compiled, they read what lies before a value; NumPy refused them, the analysis did not."""
 
     def body(b: Builder) -> object:
@@ -340,14 +341,8 @@ def test_channels_before_the_first_are_refused(builder: Builder) -> None:
         return b.emit(integer.gather_channels(x, channels, name="gathered"))
 
     module = builder.module(body)
-    with pytest.raises(RangeError) as caught:
+    with messages.raises(RangeError):
         analyse_ranges(module, builder.parameters)
-    assert str(caught.value) == (
-        "positions from -1\n"
-        "  where: integer.gather_channels 'gathered'\n"
-        "  why: the rows of a table are counted from 0\n"
-        "  what to do: quantise the model again"
-    )
     with pytest.raises(RangeError):
         evaluate(
             module,
@@ -356,7 +351,7 @@ def test_channels_before_the_first_are_refused(builder: Builder) -> None:
         )
 
 
-def test_gain_and_offset_of_other_rows_are_refused(builder: Builder) -> None:
+def test_gain_and_offset_of_other_rows_are_refused(builder: Builder, messages: Messages) -> None:
     """Compiled, the offset was read beyond its end."""
     from ibert_tvm.relay_passes.integer.operators.norms import LayerNorm
     from ibert_tvm.relay_passes.integer.types import TensorType
@@ -368,11 +363,5 @@ def test_gain_and_offset_of_other_rows_are_refused(builder: Builder) -> None:
         "gain": TensorType((12,), "int32"),
         "offset": TensorType((1, 3), "int32"),
     }
-    with pytest.raises(LoweringError) as caught:
+    with messages.raises(LoweringError):
         norm.result_type(types)
-    assert str(caught.value) == (
-        "an offset of 3 channels beside a gain of 12\n"
-        "  where: integer.layer_norm 'n'\n"
-        "  why: both are of the same rows\n"
-        "  what to do: give both by channel, or both by channel of a head"
-    )

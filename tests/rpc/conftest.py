@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.processes import without_torch
+from tests.commands import Outcome
+from tests.processes import run_captured, without_torch
 from tests.runtime.conftest import TinyModel
 
 from .servers import Servers, running_servers
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one command printed and returned."""
-
-    code: int
-    stdout: str
-    stderr: str
-
-    @property
-    def document(self) -> Any:
-        """stdout, which must be one JSON document."""
-        assert self.code == 0, self.stderr
-        return json.loads(self.stdout)
-
-
-Ibert = Callable[..., Outcome]
 
 
 def environment() -> dict[str, str]:
@@ -43,28 +22,10 @@ def environment() -> dict[str, str]:
 
 def ibert_process(*arguments: object) -> Outcome:
     """Run one command line in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ibert_tvm", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(),
+    done = run_captured(
+        [sys.executable, "-m", "ibert_tvm", *map(str, arguments)], env=environment()
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
-
-
-@pytest.fixture
-def ibert(capfd: pytest.CaptureFixture[str]) -> Ibert:
-    """Run one command line in this process."""
-    from ibert_tvm.cli import main
-
-    def call(*arguments: object) -> Outcome:
-        capfd.readouterr()
-        code = main([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return call
 
 
 @pytest.fixture(scope="session")

@@ -27,9 +27,10 @@ from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.runtime.remote import load_remote
 from ibert_tvm.runtime.remote_engine import check_fits
 from ibert_tvm.targets.rpc import Address, Board, BoardError, find_server
+from tests.commands import Ibert
 from tests.snapshots import Messages
 
-from .conftest import Ibert, environment
+from .conftest import environment
 from .servers import HOST, Servers, free_boards, free_port, running_tracker, started, wait_for
 
 _IDS = np.array([[2, 4, 5, 3, 0], [2, 6, 3, 0, 0], [2, 7, 7, 7, 3]])

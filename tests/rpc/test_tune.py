@@ -25,9 +25,10 @@ from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import get_target
 from ibert_tvm.tuning import TunedKernels
 from ibert_tvm.verification import verify
+from tests.commands import Ibert
 from tests.snapshots import Messages
 
-from .conftest import Ibert, environment, ibert_process
+from .conftest import environment, ibert_process
 from .servers import Servers
 from .small_model import expected, inputs_of, small_model
 

@@ -12,8 +12,8 @@ import pytest
 import ibert_tvm
 from ibert_tvm.common.integrity import check_sealed
 from ibert_tvm.model.artefact import QuantizedModel
+from tests.commands import Ibert
 
-from .conftest import Ibert
 from .servers import HOST, Servers, free_boards, free_port
 
 pytestmark = pytest.mark.slow

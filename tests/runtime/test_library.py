@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import ibert_tvm
 from ibert_tvm.common.errors import InputError, UsageError
 from ibert_tvm.runtime import IntegerOutput, Library, load_library
 from ibert_tvm.runtime.threads import container_processors
+from tests.processes import run_captured
 from tests.snapshots import Messages
 
 from .conftest import CHANNELS, VOCABULARY, TinyModel
@@ -201,10 +201,8 @@ def test_number_of_threads(library_path: Path, messages: Messages) -> None:
         "    print(lib.num_threads)\n"
         "    assert os.sched_getaffinity(0) == usable, 'the process was pinned'\n"
     )
-    done = subprocess.run(
+    done = run_captured(
         [sys.executable, "-c", script, str(library_path)],
-        capture_output=True,
-        text=True,
         check=True,
         env={key: value for key, value in os.environ.items() if not key.endswith("NUM_THREADS")},
     )

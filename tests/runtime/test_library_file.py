@@ -20,11 +20,10 @@ from ibert_tvm.runtime import load_library
 from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.runtime.metadata import FunctionRecord, KernelRecord
 from ibert_tvm.targets.seal import seal_library
+from tests.processes import run_captured
 from tests.snapshots import Messages
 
 from .conftest import TinyModel
-
-_COPY = "copy the file again, or make it again with `ibert compile NAME.ibert -o model.so`"
 
 
 def test_metadata_is_read_without_tvm(library_path: Path) -> None:
@@ -34,12 +33,7 @@ def test_metadata_is_read_without_tvm(library_path: Path) -> None:
         "print(len(read_metadata(sys.argv[1]).functions))\n"
         "print([name for name in ('tvm', 'torch') if name in sys.modules])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(library_path)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_captured([sys.executable, "-c", script, str(library_path)], check=True)
     assert done.stdout.split("\n")[:2] == ["3", "[]"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -26,6 +25,7 @@ from ibert_tvm.runtime.mapping import LibraryFile, SharedObject, opened
 from ibert_tvm.runtime.plain_engine import PlainEngine
 from ibert_tvm.targets.seal import seal_library
 from tests.arm.tools import board
+from tests.processes import run_captured
 from tests.rpc.small_model import expected, inputs_of, small_model
 from tests.runtime.conftest import TinyModel
 
@@ -139,7 +139,7 @@ def test_a_library_that_was_overwritten_while_mapped_is_refused(
         "os._exit(0)\n"
     )
     command = [sys.executable, "-c", script, *map(str, (path, new, others[2]))]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_captured(command, check=True)
     assert done.stdout.splitlines() == [
         "its file is mapped already, and was overwritten since with another library",
         "write the new one beside it and move it there (mv, os.replace)",

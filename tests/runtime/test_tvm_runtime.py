@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import run_captured
+
 
 def _python(code: str, *arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_captured([sys.executable, "-c", code, *map(str, arguments)])
     assert done.returncode == 0, done.stderr
     return done.stdout
 

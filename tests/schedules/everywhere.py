@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import tirx
+from tvm import relax, tirx
 
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.relax_ops import operator_name
 from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.relay_passes.passes.pipeline import Phase
+from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.arm import bare_kernels
 from tests.arm.linux_kernels import BoardKernels
-from tests.arm.row_kernels import RowKernel, layout_of
+from tests.arm.row_program import RowKernel, layout_of
 from tests.arm.tools import board, needs
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.schedules.machine import Kernels
@@ -28,6 +30,7 @@ def program_kernels(
     shape: tuple[int, int],
     wanted: Callable[[tirx.PrimFunc], bool],
     phases: Sequence[Phase],
+    seed: int = 1,
 ) -> list[RowKernel]:
     """Some kernels of a program, with random operands within their proven intervals."""
     lowered = lower_to_kernels(program, layout_of(target), [shape], phases=phases)
@@ -35,14 +38,18 @@ def program_kernels(
     for var, func in lowered.program.module.functions_items():
         if not isinstance(func, tirx.PrimFunc) or not wanted(func):
             continue
-        random = np.random.default_rng(1)
+        random = np.random.default_rng(seed)
         arrays = {}
-        for param in fused.module[var.name_hint].params:
+        function = fused.module[var.name_hint]
+        tables = _looked_up(function)
+        for param in function.params:
             extents = tuple(int(n) for n in param.ty.shape.values)
             if param.name in fused.parameters:
                 arrays[param.name] = fused.parameters[param.name]
             else:
-                low, high = lowered.bounds[param.name]
+                low, high = lowered.bounds.get(param.name, (0, 1))
+                if param.name in tables:
+                    low, high = 0, tables[param.name] - 1
                 values = random.integers(low, high, extents, endpoint=True)
                 arrays[param.name] = values.astype(str(param.ty.dtype))
         results = evaluate(fused.module, {}, arrays, var.name_hint)
@@ -53,6 +60,15 @@ def program_kernels(
         count, name = len(arrays), f"{var.name_hint}_{shape[1]}"
         found.append(RowKernel(name, func, stored[:count], stored[count:], results[0].size))
     return found
+
+
+def _looked_up(function: relax.Function) -> dict[str, int]:
+    """Rows of the table that an operand of ids counts, by the operand's name."""
+    return {
+        binding.value.args[0].name: int(binding.value.args[1].ty.shape.values[0])
+        for binding in bindings(function)
+        if operator_name(binding.value) == "integer.embedding"
+    }
 
 
 def poisoned(kernel: RowKernel) -> list[np.ndarray]:

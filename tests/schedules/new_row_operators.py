@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import te, tirx
 
-from tests.arm.row_kernels import RowKernel
+from tests.arm.row_program import RowKernel
 
 ROWS, CHANNELS = 6, 40
 

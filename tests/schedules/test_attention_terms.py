@@ -11,7 +11,7 @@ import pytest
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.arm.linux_kernels import BoardKernels
-from tests.arm.row_kernels import RowKernel
+from tests.arm.row_program import RowKernel
 from tests.arm.tools import board
 from tests.cuda.attention_kernels import AttentionCase, AttentionKernel, attention_kernel
 from tests.cuda.test_attention_kernels import run as run_on_gpu

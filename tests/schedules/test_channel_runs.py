@@ -7,7 +7,8 @@ from tvm import s_tir, te, tirx
 
 from ibert_tvm.schedules.channel_runs import ChannelRuns, channel_runs
 from ibert_tvm.targets import get_target
-from tests.arm.row_kernels import KERNELS, _rotate
+from tests.arm.row_kernels import KERNELS, rotated
+from tests.arm.row_program import RowProgram
 
 CHANNELS = 48
 
@@ -43,7 +44,9 @@ def test_conditions() -> None:
 
 @pytest.mark.parametrize(("heads", "turned", "run"), [(2, 24, 12), (2, 16, 8), (1, 40, 4)])
 def test_a_rotation(heads: int, turned: int, run: int) -> None:
-    kernel = _rotate(get_target("x86-64-v3"), 3, CHANNELS, heads, turned, 0)
+    program = RowProgram("rotate", "rotate", 3, CHANNELS, 0)
+    target = get_target("x86-64-v3")
+    kernel = program.finish(target, lambda p: rotated(p, heads, turned), 3 * CHANNELS)
     sch = s_tir.Schedule(kernel.func)
     found = channel_runs(sch.get(sch.get_sblock("rotated")))
     assert found == ChannelRuns(run, CHANNELS // heads)

@@ -24,7 +24,7 @@ from ibert_tvm.relay_passes.passes import (
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import TargetDescription, get_target
-from tests.arm.row_kernels import RowKernel
+from tests.arm.row_program import RowKernel
 from tests.examples import examples
 from tests.passes.execution import Compiled, inputs_of, reference
 from tests.passes.small import kernels, small_program

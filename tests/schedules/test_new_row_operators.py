@@ -8,7 +8,7 @@ import pytest
 
 from ibert_tvm.schedules.rows import RowsRule
 from ibert_tvm.targets import get_target
-from tests.arm.row_kernels import RowKernel
+from tests.arm.row_program import RowKernel
 from tests.examples import examples
 from tests.schedules.everywhere import (
     check_on_board,

@@ -21,7 +21,7 @@ from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.cuda import CUDA_RULES
 from ibert_tvm.schedules.cuda.fallback import FallbackRule
 from ibert_tvm.targets import TargetDescription, get_target
-from tests.arm.row_kernels import RowKernel
+from tests.arm.row_program import RowKernel
 from tests.examples import examples
 from tests.passes.execution import Compiled, inputs_of, reference
 from tests.passes.small import UNPACKED, kernels, small_program

@@ -24,7 +24,6 @@ import pytest
 
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import LibraryError
-from tests.cli.conftest import ibert  # noqa: F401  a fixture
 from tests.encoder.small_encoders import WORDS, tiny
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs
@@ -278,7 +277,7 @@ def test_no_worker_is_started_of_another_file(library: Path, tmp_path: Path) -> 
             runner.start()
 
 
-def test_an_address_that_is_taken(library: Path, ibert) -> None:  # noqa: F811
+def test_an_address_that_is_taken(library: Path, ibert) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -293,7 +292,7 @@ def test_an_address_that_is_taken(library: Path, ibert) -> None:  # noqa: F811
     )
 
 
-def test_two_models_of_one_name(library: Path, ibert) -> None:  # noqa: F811
+def test_two_models_of_one_name(library: Path, ibert) -> None:
     outcome = ibert("serve", library, library, "--port", "0")
     assert (outcome.code, outcome.stderr) == (
         2,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.examples import examples
+from tests.processes import run_captured
 from tests.targets.encoder_library import build_encoder
 from tests.targets.fp_audit import is_floating_point
 
@@ -18,12 +18,7 @@ from tests.targets.fp_audit import is_floating_point
 def test_a_library_holds_vex_vpdpbusd_and_no_avx512(preset: str, tmp_path: Path) -> None:
     build = build_encoder("x86-avx-vnni", hidden=64, heads=2, feed_forward=96, preset=preset)
     library = build.export(tmp_path / "model.so")
-    listing = subprocess.run(
-        ["objdump", "-d", "--no-show-raw-insn", str(library)],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    listing = run_captured(["objdump", "-d", "--no-show-raw-insn", str(library)], check=True).stdout
     dots = re.findall(r"(\{vex\} )?vpdpbusd\s+(.*)", listing)
     assert len(dots) > 50
     for vex, operands in dots:

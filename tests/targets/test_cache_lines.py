@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.processes import run_captured
 from tests.targets.encoder_library import build_encoder
 
 LINE = 64  # bytes of a cache line
@@ -17,10 +17,8 @@ INSTRUCTION = re.compile(r"^\s+([0-9a-f]+):\s+(\S+)(?:\s+([0-9a-f]+)\b)?", re.M)
 @pytest.mark.slow
 def test_loops_of_products_start_in_cache_lines_of_their_own(tmp_path: Path) -> None:
     build = build_encoder("x86-64-v3", hidden=64, heads=2, feed_forward=96)
-    listing = subprocess.run(
+    listing = run_captured(
         ["objdump", "-d", "--no-show-raw-insn", str(build.export(tmp_path / "model.so"))],
-        capture_output=True,
-        text=True,
         check=True,
     ).stdout
     code = [(int(at, 16), name, goal) for at, name, goal in INSTRUCTION.findall(listing)]

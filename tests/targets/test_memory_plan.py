@@ -11,7 +11,7 @@ import pytest
 
 from ibert_tvm.targets.export import ALIGNMENT
 from ibert_tvm.targets.weights import weight_rows
-from tests.processes import without_torch
+from tests.processes import run_captured, without_torch
 from tests.targets.encoder_library import build_encoder
 
 # Counts allocations of a page and more between two calls of `count_allocations`. Preloaded, it
@@ -103,14 +103,11 @@ def test_a_run_allocates_no_memory(tmp_path: Path) -> None:
     build = build_encoder("x86-64", shapes=shapes, hidden=64, heads=2, feed_forward=128)
     library = build.export(tmp_path / "model.so")
     rows = [row.to_json() for row in weight_rows(build.parameters, ALIGNMENT)[0]]
-    done = subprocess.run(
+    done = run_captured(
         [
             *(sys.executable, "-c", _RUN),
             *(str(library), json.dumps(shapes), json.dumps(rows), str(CALLERS)),
         ],
-        capture_output=True,
-        text=True,
-        check=False,
         env={**without_torch(), "LD_PRELOAD": str(tmp_path / "counter.so")},
     )
     assert done.returncode == 0, done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm import targets
+from tests.processes import run_captured
 
 
 class _Environment(ctypes.Structure):
@@ -252,12 +253,9 @@ print(os.waitpid(child, 0)[1], pool.launch(body, 2))
 
 @pytest.mark.parametrize("script", [_SLEEP, _FORK], ids=["sleep", "fork"])
 def test_threads_sleep_when_idle_and_survive_a_fork(compiled: Path, script: str) -> None:
-    done = subprocess.run(
+    done = run_captured(
         [sys.executable, "-c", _PROCESS + script, str(compiled)],
-        capture_output=True,
-        text=True,
         timeout=60,
-        check=False,
         cwd=Path(__file__).parents[2],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )

@@ -139,18 +139,13 @@ def test_no_cross_compiler_is_an_error_that_names_the_packages(
         find_linker(BOARD)
 
 
-def test_compilers_for_other_machines_are_named(empty: Path) -> None:
+def test_compilers_for_other_machines_are_named(empty: Path, messages: Messages) -> None:
     compiler(empty, "arm-linux-gnueabihf-gcc", "arm-linux-gnueabi")
     compiler(empty, "gcc", "x86_64-linux-gnu")
     (empty / "cc").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     (empty / "cc").chmod(0o755)
-    with pytest.raises(TargetError) as caught:
+    with messages.raises(TargetError):
         find_linker(BOARD)
-    assert caught.value.why == (
-        "the library's weights are assembled and linked by the target's C compiler; "
-        "arm-linux-gnueabihf-gcc compiles for arm-linux-gnueabi, gcc compiles for "
-        "x86_64-linux-gnu, cc compiles for an unknown machine"
-    )
 
 
 @pytest.mark.parametrize(

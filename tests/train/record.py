@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.train.integers import IntegerProgram
 from tests.golden.models import quantized
+from tests.processes import run_captured
 from tests.train.small import MODELS, VOCABULARY, batch, integer_model
 
 BATCHES, ROWS, LENGTH = 1000, 3, 12
@@ -122,9 +122,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="When to stop.")
     end = time.monotonic() + parser.parse_args().seconds
     document = json.loads(RECORD.read_text()) if RECORD.is_file() else {}
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    commit = run_captured(["git", "rev-parse", "--short", "HEAD"], check=True).stdout.strip()
     torch.set_num_threads(1)  # tensors are small
     prepared: dict[tuple[str, str], Comparison] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.documents.small_model import small_model
+from tests.processes import run_captured
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune.py"
 
@@ -19,9 +19,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "finetune.py"
 def test_it_tunes_and_compares_both_models_with_float(tmp_path: Path) -> None:
     folder = tmp_path / "finetune"
     words = ["--model", small_model(), "--folder", folder, "--samples", 48, "--epochs", 1]
-    done = subprocess.run(
-        [sys.executable, EXAMPLE, *map(str, words)], capture_output=True, text=True, check=False
-    )
+    done = run_captured([sys.executable, EXAMPLE, *map(str, words)])
     assert done.returncode == 0, done.stderr
     sets = {
         name: (folder / f"{name}.tsv").read_text(encoding="utf-8").splitlines()[1:]
@@ -45,6 +43,6 @@ def test_it_removes_nothing_that_it_did_not_make(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_text("", encoding="utf-8")
     words = [sys.executable, EXAMPLE, "--folder", tmp_path]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = run_captured(words)
     assert done.returncode == 2 and "is not empty" in done.stderr
     assert kept.exists()

@@ -23,6 +23,7 @@ from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.finetune import finetune
 from ibert_tvm.train.settings import FinetuneSettings
 from tests.examples import examples
+from tests.processes import run_captured
 from tests.snapshots import Messages
 
 WORDS = [f"word{number}" for number in range(40)]
@@ -98,7 +99,7 @@ def test_a_training_that_was_killed_ends_with_the_same_integers(
     data = write_tsv(tmp_path / "data.tsv")
     options = [folder, "--data", data, *SETTINGS]
     more = ["-o", tmp_path / "whole", "--float-output", tmp_path / "float"]
-    done = subprocess.run(command(*options, *more), capture_output=True, text=True, check=True)
+    done = run_captured(command(*options, *more), check=True)
     document = json.loads(done.stdout)
     floating = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "float")
     assert floating.config.id2label == {0: "first", 1: "second"}
@@ -153,7 +154,7 @@ def test_a_task_s_own_metric_says_which_epoch_was_best(
         (data / f"{name}.tsv").write_text("\n".join([head, *lines]), encoding="utf-8")
     more = ["--float-epochs", 8, "--float-learning-rate", 3e-3, "--learning-rate", 1e-5]
     options = [folder, "--task", task, "--data", data, *SETTINGS, *more, "-o", tmp_path / "out"]
-    done = subprocess.run(command(*options), capture_output=True, text=True, check=True)
+    done = run_captured(command(*options), check=True)
     document = json.loads(done.stdout)
     assert (document["examples"], document["dev_examples"]) == (40, 20)
     stage = document["integers"]

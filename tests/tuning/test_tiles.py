@@ -25,7 +25,7 @@ from ibert_tvm.schedules.tuning import default_decisions, tile_space, workload_k
 from ibert_tvm.schedules.tuning.database import tile_from_json
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.examples import examples
-from tests.processes import without_torch
+from tests.processes import run_captured, without_torch
 from tests.snapshots import Messages
 from tests.twins import runnable_target
 
@@ -156,7 +156,6 @@ def test_constants_make_no_other_kernel() -> None:
 
 @pytest.mark.slow
 def test_keys_are_the_same_in_every_process() -> None:
-    import subprocess
     import sys
     from pathlib import Path
 
@@ -165,14 +164,7 @@ def test_keys_are_the_same_in_every_process() -> None:
         "print(workload_key(linear(get_target('x86-64'))[0]))\n"
     )
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=root,
-        env=without_torch(),
-    )
+    done = run_captured([sys.executable, "-c", script], check=True, cwd=root, env=without_torch())
     assert done.stdout.strip() == workload_key(linear(get_target("x86-64"))[0])
 
 

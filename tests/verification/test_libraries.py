@@ -23,7 +23,6 @@ from ibert_tvm.targets.aot import lower
 from ibert_tvm.targets.library_audit import audit_library, read_listing
 from ibert_tvm.verification import Certificate, verify
 from tests.artefact.conftest import make_quantized
-from tests.cli.conftest import ibert as ibert_command  # noqa: F401  (a fixture)
 
 LIBRARY_CHECKS = [
     *("digests", "tokenizer", "made from the model"),
@@ -235,7 +234,7 @@ def test_what_cannot_be_verified(folder: Path, libraries: dict[str, Path]) -> No
 
 
 def test_the_command(
-    ibert_command: Callable,  # noqa: F811
+    ibert_command: Callable,
     folder: Path,
     libraries: dict[str, Path],
     tmp_path: Path,

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.cli.conftest import Outcome, ibert  # noqa: F401 (a fixture)
+from tests.commands import Outcome
 
 from .graphs import VOCABULARY, Graph
 
@@ -47,7 +47,7 @@ Command = Callable[..., Outcome]
 DIFFERENCE = re.compile(r"(?<=difference from the source )\S+")
 
 
-def test_inspect_shows_what_was_matched(ibert: Command, file, monkeypatch, messages):  # noqa: F811
+def test_inspect_shows_what_was_matched(ibert: Command, file, monkeypatch, messages):
     monkeypatch.setenv("COLUMNS", "300")  # the path of a test may be longer than a line
     outcome = ibert("inspect", file)
     assert (outcome.code, outcome.stderr) == (0, "")
@@ -55,7 +55,7 @@ def test_inspect_shows_what_was_matched(ibert: Command, file, monkeypatch, messa
     messages.check("\n".join(lines), difference=DIFFERENCE)
 
 
-def test_inspect_as_json(ibert: Command, file):  # noqa: F811
+def test_inspect_as_json(ibert: Command, file):
     document = ibert("inspect", file, "--json").document
     assert (document["kind"], document["supported"]) == ("source model", True)
     assert document["info"]["inputs"] == ["input_ids", "attention_mask"]
@@ -75,7 +75,7 @@ def test_inspect_as_json(ibert: Command, file):  # noqa: F811
 
 @pytest.mark.representatives(1)
 def test_a_refused_model_shows_everything_up_to_the_refusal(
-    ibert: Command,  # noqa: F811
+    ibert: Command,
     file,
     monkeypatch,
     messages,
@@ -91,7 +91,7 @@ def test_a_refused_model_shows_everything_up_to_the_refusal(
     messages.check(json.dumps([document["report"]["refusals"], document["error"]], indent=1))
 
 
-def test_inspect_takes_names_of_inputs(ibert: Command, tmp_path, messages):  # noqa: F811
+def test_inspect_takes_names_of_inputs(ibert: Command, tmp_path, messages):
     g = Graph(inputs=("tokens", "attention_mask"))
     g.nodes.append(onnx.helper.make_node("Identity", ["tokens"], ["input_ids"]))
     file = tmp_path / "model.onnx"
@@ -104,7 +104,7 @@ def test_inspect_takes_names_of_inputs(ibert: Command, tmp_path, messages):  # n
 
 
 @pytest.mark.slow
-def test_token_arrays_calibrate_without_a_tokenizer(ibert: Command, file, tmp_path, messages):  # noqa: F811
+def test_token_arrays_calibrate_without_a_tokenizer(ibert: Command, file, tmp_path, messages):
     random = np.random.default_rng(0)
     arrays = tmp_path / "batches.npz"
     ids = random.integers(0, VOCABULARY, (20, 12))
@@ -124,7 +124,7 @@ def test_token_arrays_calibrate_without_a_tokenizer(ibert: Command, file, tmp_pa
 
 @pytest.mark.slow
 def test_quantise_with_a_tokenizer_and_evaluate(
-    ibert: Command,  # noqa: F811
+    ibert: Command,
     file,
     tokenizer,
     tmp_path,

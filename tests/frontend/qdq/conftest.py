@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from tests.cli.conftest import ibert  # noqa: F401 (a fixture)
-
 collect_ignore: list[str] = []
 collect_ignore_glob: list[str] = []
 if any(find_spec(name) is None for name in ("onnx", "onnxruntime")):

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.cli.conftest import Outcome
+from tests.commands import Outcome
 from tests.frontend.qdq.encoder import batches, encoder, quantize
 from tests.frontend.qdq.variants import VARIANTS
 

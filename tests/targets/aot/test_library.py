@@ -16,6 +16,7 @@ from ibert_tvm.targets.aot.c_source import kernels_source
 from ibert_tvm.targets.aot.library import api_functions
 from ibert_tvm.targets.aot.symbols import check_undefined, undefined_symbols
 from ibert_tvm.targets.toolchain import find_linker
+from tests.processes import run_captured
 from tests.snapshots import Messages
 from tests.targets.fp_audit import floating_point_instructions
 
@@ -125,13 +126,13 @@ def test_the_examples_build_and_run(library_path: Path, tmp_path: Path, example:
     command = [*compiler, "-O2", "-Wall", "-Wextra", "-Werror", f"-I{library_path.parent}"]
     command += [str(source), str(library_path), "-pthread", "-o", str(program)]
     subprocess.run(command, check=True)
-    done = subprocess.run([program, "7", "21", "99"], capture_output=True, text=True, check=False)
+    done = run_captured([program, "7", "21", "99"])
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= 9
-    wrong = subprocess.run([program, "100000"], capture_output=True, text=True, check=False)
+    wrong = run_captured([program, "100000"])
     assert wrong.returncode == 1
     assert "an input holds a value that the model does not accept" in wrong.stderr
-    many = subprocess.run([program, *["1"] * 99], capture_output=True, text=True, check=False)
+    many = run_captured([program, *["1"] * 99])
     assert many.returncode == 1
     assert "no function was compiled for this batch size and sequence length" in many.stderr
     assert subprocess.run([program], capture_output=True, check=False).returncode == 2

@@ -15,6 +15,7 @@ from ibert_tvm.targets.aot.graph import Graph, KernelCall, Value, place_values
 from ibert_tvm.targets.aot.header import Sizes, header_text
 from ibert_tvm.targets.aot.model import BareKernel, KernelParameter
 from ibert_tvm.targets.weights import Weight
+from tests.processes import run_captured
 
 # Neither the smallest nor the largest, by entries or by arena, comes first or last.
 SHAPES = ((1, 24), (2, 8), (3, 8))
@@ -135,9 +136,7 @@ def _build(folder: Path, *flags: str) -> None:
 
 
 def _run(folder: Path, seed: int, calls: int) -> int:
-    done = subprocess.run(
-        ["./main", str(seed), str(calls)], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = run_captured(["./main", str(seed), str(calls)], cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     return int(done.stdout)
 
@@ -179,9 +178,7 @@ def test_a_check_that_is_missing_is_found(
 
 def _coverage(folder: Path, file: str) -> None:
     """Every line and every branch of a file was taken."""
-    done = subprocess.run(
-        ["gcov", "-b", "-c", f"main-{file}"], cwd=folder, capture_output=True, text=True, check=True
-    )
+    done = run_captured(["gcov", "-b", "-c", f"main-{file}"], cwd=folder, check=True)
     section = done.stdout.split(f"File '{file}'")[1].split("File '")[0]
     shares = dict(re.findall(r"^(Lines executed|Taken at least once):([\d.]+)%", section, re.M))
     never = [

@@ -23,6 +23,7 @@ from ibert_tvm.targets.aot.interface import Interface, ShapeSpec, TensorSpec
 from ibert_tvm.targets.aot.weights import weights_assembly
 from ibert_tvm.targets.weights import write_weights
 from tests.artefact.conftest import make_quantized
+from tests.processes import run_captured
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "c-api.md"
 FLAGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-I.")
@@ -50,9 +51,7 @@ def models() -> dict[str, tuple[QuantizedModel, CompiledModel]]:
 
 
 def _run(*command: object, folder: Path) -> str:
-    done = subprocess.run(
-        [str(word) for word in command], cwd=folder, capture_output=True, text=True, check=False
-    )
+    done = run_captured([str(word) for word in command], cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -291,6 +290,6 @@ def test_weights_of_the_other_byte_order_do_not_compile(
 
     (tmp_path / "weights.S").write_text(_LITTLE_ENDIAN)
     command = ["cc", "-E", "-U__BYTE_ORDER__", f"-D__BYTE_ORDER__={order}", "weights.S"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = run_captured(command, cwd=tmp_path)
     assert done.returncode == status
     assert ("weights.bin is little-endian" in done.stderr) == bool(status)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.runtime.library_file import read_metadata
+from tests.processes import run_captured
 from tests.targets.aot.bare_bert import SHAPES, assert_equal, expected, inputs_of
 from tests.targets.aot.c_interface import Caller
 
@@ -102,11 +102,8 @@ def test_a_process_needs_nothing_but_the_library(quantized, library_path: Path) 
     """Python's standard library alone runs it, and gives the numbers of the specification."""
     example = Path(__file__).parents[3] / "examples" / "python_ctypes" / "embed.py"
     ids = [7, 21, 99, 4]
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", str(example), str(library_path), *map(str, ids)],
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_captured(
+        [sys.executable, "-I", "-S", str(example), str(library_path), *map(str, ids)]
     )
     assert done.returncode == 0, done.stderr
     inputs = {

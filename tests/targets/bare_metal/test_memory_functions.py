@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import ROOT
+from tests.processes import ROOT, run_captured
 
 _SOURCE = ROOT / "targets" / "bare_metal" / "memory.c"
 _MAIN = """
@@ -92,13 +92,7 @@ def test_memory_functions(tmp_path: Path, flags: tuple[str, ...]) -> None:
     ):
         subprocess.run(command, cwd=tmp_path, check=True)
     if "--coverage" in flags:
-        done = subprocess.run(
-            ["gcov", "-b", "-c", "memory.c"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run_captured(["gcov", "-b", "-c", "memory.c"], cwd=tmp_path, check=True)
         shares = dict(
             re.findall(r"^(Lines executed|Taken at least once):([\d.]+)%", done.stdout, re.M)
         )

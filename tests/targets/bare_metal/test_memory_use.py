@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.aot.model import ArenaPeak
@@ -48,19 +46,15 @@ def test_too_little_ram(messages: Messages) -> None:
         check_limits(USE, PackageOptions(ram=101_500), TARGET)
 
 
-def test_too_little_of_both_names_both() -> None:
-    with pytest.raises(MemoryLimitError) as error:
+def test_too_little_of_both_names_both(messages: Messages) -> None:
+    with messages.raises(MemoryLimitError):
         check_limits(USE, PackageOptions(flash=1000, ram=1000), TARGET)
-    assert error.value.what == "the model needs more flash and RAM than there is"
-    assert error.value.where == "target 'cortex-m4', --flash 1000 --ram 1000"
-    assert error.value.todo.endswith("take a board with 196.8 KB of RAM, or take a smaller model")
 
 
-def test_a_batch_is_the_first_thing_to_leave_out() -> None:
+def test_a_batch_is_the_first_thing_to_leave_out(messages: Messages) -> None:
     use = replace(USE, peak=replace(PEAK, batch=4))
-    with pytest.raises(MemoryLimitError) as error:
+    with messages.raises(MemoryLimitError):
         check_limits(use, PackageOptions(ram=101_500), TARGET)
-    assert error.value.todo.endswith("or compile for --batch 1")
 
 
 def test_options_are_checked(messages: Messages) -> None:
