@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,17 @@ from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library, load_library
 from .batches import Part, Text, run_batches
 from .entities import STRATEGIES, tagged_text
-from .model_card import Measurements
+from .hub import hub_folder, is_hub_name
+from .model_card import Measurements, model_card
 from .pool import Pool, opened_again
 from .progress import progress_bar
+from .saved import (
+    Settings,
+    check_companions,
+    is_saved,
+    open_saved,
+    write_saved,
+)
 from .tensors import are_tensors, array_of, tensor_of
 
 _logger = logging.getLogger(__name__)
@@ -55,9 +63,9 @@ class Encoder:
     Parameters
     ----------
     model : path or Library
-        A library that `ibert compile` wrote. Or what one can be made of: a NAME.ibert folder, a
-        model folder, an entry of the Hugging Face hub's cache, an ONNX file. The library is kept
-        for the next time (`ibert_tvm.encoder.prepared`).
+        A library that `ibert compile` wrote, or a folder that `save_pretrained` wrote. Or what one
+        can be made of: a NAME.ibert folder, a model folder, a name on the Hugging Face hub, an ONNX
+        file. The library is kept for the next time (`ibert_tvm.encoder.prepared`).
     num_threads
         As `load_library` takes.
     device
@@ -71,6 +79,12 @@ class Encoder:
         library is made, what a sentence-transformers folder says, at most 512.
     prompts, default_prompt_name, similarity_fn_name, truncate_dim
         In the place of the source's settings; prompts of other names stay.
+    revision, cache_folder
+        Of a name on the hub: which commit, and where to look; see `ibert_tvm.encoder.hub`.
+    local_files_only
+        Download nothing. Set it to False to have a model of the hub downloaded.
+    trust_remote_code
+        Run the library of a saved encoder that comes from the hub.
 
     Attributes
     ----------
@@ -107,11 +121,22 @@ class Encoder:
         default_prompt_name: str | None = None,
         similarity_fn_name: str | None = None,
         truncate_dim: int | None = None,
+        revision: str | None = None,
+        cache_folder: str | os.PathLike[str] | None = None,
+        local_files_only: bool = True,
+        trust_remote_code: bool = False,
     ) -> None:
+        options: dict[str, Any] = {"num_threads": num_threads, "device": device}
+        saved: Settings | None = None
         if isinstance(model, Library):
             self.library = model
         else:
-            path = Path(model).expanduser()
+            named = is_hub_name(model)
+            path = (
+                hub_folder(str(model), revision, cache_folder, local_files_only)
+                if named
+                else Path(model).expanduser()
+            )
             if head is not None and path.exists() and not is_source(path):
                 raise UsageError(
                     "a head cannot be chosen any more",
@@ -119,14 +144,25 @@ class Encoder:
                     why="it was quantised with the one that it has",
                     todo="leave head out, or give the model folder",
                 )
-            if path.is_dir() or is_source(path):
-                from .prepared import Options, prepared_library  # brings the compiler along
+            if is_saved(path):
+                trusted = trust_remote_code or not named
+                self.library, saved = open_saved(path, trusted, target, options)
+            else:
+                if path.is_dir() or is_source(path):
+                    from .prepared import Options, prepared_library  # brings the compiler along
 
-                path = prepared_library(path, Options(target, head, max_seq_length))
-            self.library = load_library(path, num_threads=num_threads, device=device)
-        metadata = self.library.metadata
-        self._loaded_with: dict[str, Any] = {"num_threads": num_threads, "device": device}
-        self.max_seq_length = max_seq_length or metadata.max_seq_len
+                    path = prepared_library(path, Options(target, head, max_seq_length))
+                self.library = load_library(path, **options)
+        metadata, info = self.library.metadata, self.library.metadata.info
+        known = saved or Settings(
+            metadata.max_seq_len,
+            info.prompts,
+            info.default_prompt_name,
+            info.post_processing.similarity,
+            info.post_processing.dimensions,
+        )
+        self._loaded_with = options
+        self.max_seq_length = max_seq_length or known.max_seq_length
         if metadata.info.image_size is not None or self.library.tokenizer is None:
             raise UsageError(
                 "the model cannot take texts",
@@ -137,16 +173,69 @@ class Encoder:
                 todo="use `load_library` and `Library.run`",
             )
         self.tokenizer: Tokenizer = self.library.tokenizer
-        self.prompts = {**metadata.info.prompts, **(prompts or {})}
-        self.default_prompt_name = default_prompt_name or metadata.info.default_prompt_name
-        self.post_processing = metadata.info.post_processing
+        self.prompts = {**known.prompts, **(prompts or {})}
+        self.default_prompt_name = default_prompt_name or known.default_prompt_name
+        self.post_processing = info.post_processing
         self.model_card_data = Measurements()
         if default_prompt_name is not None:
             self.prompt_text(name=default_prompt_name)
-        if similarity_fn_name is not None:
-            self.similarity_fn_name = similarity_fn_name
-        if truncate_dim is not None:
-            self.truncate_dim = truncate_dim
+        self.similarity_fn_name = similarity_fn_name or known.similarity_fn_name
+        self.truncate_dim = known.truncate_dim if truncate_dim is None else truncate_dim
+
+    @classmethod
+    def from_pretrained(cls, model: str | os.PathLike[str], **options: Any) -> Encoder:
+        """Open what `save_pretrained` wrote, a name on the hub, or whatever `Encoder` takes."""
+        return cls(model, **options)
+
+    def save_pretrained(
+        self,
+        path: str | os.PathLike[str],
+        model_name: str | None = None,
+        create_model_card: bool = True,
+        *,
+        model: str | os.PathLike[str] | None = None,
+        certificate: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Write a folder that `Encoder` opens, and that can be uploaded to the hub as it is.
+
+        Parameters
+        ----------
+        path
+            The folder; an encoder that was saved there before is replaced.
+        model_name
+            What its card calls it; by default the folder's name.
+        create_model_card
+            Write ``README.md``, with sizes, `model_card_data` and the certificate.
+        model
+            The NAME.ibert folder of the library, for machines that cannot run that.
+        certificate
+            What `ibert verify` wrote of the library.
+
+        Raises
+        ------
+        OutputError
+            If something else is there, or the folder cannot be written.
+        UsageError, LibraryError
+            If the model or the certificate is not the library's.
+        """
+        metadata = self.library.metadata
+        folder = None if model is None else Path(model).expanduser()
+        proof = None if certificate is None else Path(certificate).expanduser()
+        found = check_companions(self.library, folder, proof)
+        settings = Settings(
+            self.max_seq_length,
+            dict(self.prompts),
+            self.default_prompt_name,
+            self.post_processing.similarity,
+            self.truncate_dim,
+        )
+        card = None
+        if create_model_card:
+            name = model_name or Path(path).name
+            card = model_card(name, metadata, asdict(settings), self.model_card_data, found)
+        write_saved(path, metadata.path, settings, folder, proof, card)
+
+    save = save_pretrained
 
     @property
     def max_seq_length(self) -> int:

@@ -135,28 +135,34 @@ def is_hub_entry(model: object) -> bool:
     )
 
 
-def hub_snapshot(folder: Path) -> Path:
+def hub_snapshot(folder: Path, revision: str | None = None) -> Path:
     """Return the model folder in an entry of the Hugging Face hub's cache; `folder` if it is none.
 
     Such an entry, ``models--NAME``, holds one folder per commit in ``snapshots`` and the commit of
-    its branches in ``refs``.
+    its branches in ``refs``. A `revision` is a branch, a tag or a commit.
 
     Raises
     ------
     ModelSourceError
-        If there is no snapshot of the branch ``main``, and not exactly one of anything else.
+        If there is no snapshot of the revision; where none is given of the branch ``main``, and not
+        exactly one of anything else.
     """
-    snapshots, main = folder / "snapshots", folder / "refs" / "main"
+    wanted = revision or "main"
+    snapshots, branch = folder / "snapshots", folder / "refs" / wanted
     if not is_hub_entry(folder):
         return folder
     held = sorted(entry.name for entry in snapshots.iterdir() if entry.is_dir())
-    commit = main.read_text(encoding="utf-8", errors="replace").strip() if main.is_file() else ""
-    chosen = commit if commit in held else held[0] if len(held) == 1 else None
+    commit = wanted
+    if branch.is_file():
+        commit = branch.read_text(encoding="utf-8", errors="replace").strip()
+    alone = held[0] if len(held) == 1 and revision is None else None
+    chosen = commit if commit in held else alone
     if chosen is None:
         raise ModelSourceError(
             f"{folder.name} names no model folder",
             where=str(folder),
-            why=f"it is an entry of the hub's cache with {len(held)} snapshots, none of them main",
+            why=f"it is an entry of the hub's cache with {len(held)} snapshots, none of them "
+            f"{wanted}",
             todo=f"give one of its folders, {snapshots}/COMMIT",
         )
     return snapshots / chosen

@@ -26,12 +26,15 @@ class Kind:
         What sentence-transformers calls it; empty where it has no name for it.
     compared
         What two models' are compared as, of `ibert_tvm.evaluation.agreements.COMPARISONS`.
+    task
+        What the Hugging Face hub calls its use, ``pipeline_tag``.
     """
 
     name: str
     axes: tuple[str, ...]
     feature: str = ""
     compared: str = "vectors"
+    task: str = "sentence-similarity"
 
     @property
     def per_token(self) -> bool:
@@ -42,12 +45,22 @@ class Kind:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("hidden_state", ("batch", "seq_len", "channels"), "token_embeddings"),
+        Kind(
+            "hidden_state",
+            ("batch", "seq_len", "channels"),
+            "token_embeddings",
+            task="feature-extraction",
+        ),
         Kind("pooled", ("batch", "channels"), "sentence_embedding"),
         Kind("embedding", ("batch", "channels"), "sentence_embedding"),
-        Kind("logits", ("batch", "labels"), compared="classes"),
-        Kind("token_logits", ("batch", "seq_len", "labels"), compared="tags"),
-        Kind("span_logits", ("batch", "seq_len", "2"), compared="spans"),
+        Kind("logits", ("batch", "labels"), compared="classes", task="text-classification"),
+        Kind(
+            "token_logits",
+            ("batch", "seq_len", "labels"),
+            compared="tags",
+            task="token-classification",
+        ),
+        Kind("span_logits", ("batch", "seq_len", "2"), compared="spans", task="question-answering"),
     )
 }
 """The kinds of outputs, by name."""
