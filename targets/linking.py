@@ -12,12 +12,14 @@ from functools import cached_property
 from pathlib import Path
 
 from ibert_tvm.common.errors import TargetError
-from ibert_tvm.common.files import store, workspace
+from ibert_tvm.common.file_seal import seal_digest
+from ibert_tvm.common.files import OutputKind, check_replaceable, store, workspace
 
 from .description import TargetDescription
 from .programs import output_of, run
 from .toolchain import find_linker
 
+LIBRARY = OutputKind("a library that `ibert compile` wrote", seal_digest)
 _TODO = "check that the C toolchain works for this target; see `ibert doctor`"
 
 
@@ -96,7 +98,7 @@ def unwritable(path: Path, error: OSError) -> TargetError:
 
 
 @contextmanager
-def replacing(path: Path, name: str) -> Iterator[Path]:
+def replacing(path: Path, name: str, kind: OutputKind = LIBRARY) -> Iterator[Path]:
     """Make a file in a folder of its own, then put it in its place in one step.
 
     The tools run inside the folder and get names without a directory: an assembler, and the commas
@@ -108,6 +110,8 @@ def replacing(path: Path, name: str) -> Iterator[Path]:
         Output file; replaced once the body has ended without an error.
     name
         Name that the body gives the file in the folder.
+    kind
+        What of an earlier output is replaced.
 
     Yields
     ------
@@ -118,7 +122,10 @@ def replacing(path: Path, name: str) -> Iterator[Path]:
     ------
     TargetError
         If the folder cannot be made, or the file cannot be put in its place.
+    OutputError
+        If something else is in its place.
     """
+    check_replaceable(path, kind)
     with ExitStack() as stack:
         try:
             work = stack.enter_context(workspace(path.parent)).resolve()

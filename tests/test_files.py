@@ -11,11 +11,22 @@ import pytest
 
 from ibert_tvm.common import files
 from ibert_tvm.common.errors import OutputError
-from ibert_tvm.common.files import check_writable, settled, write_file, write_folder
+from ibert_tvm.common.files import (
+    OutputKind,
+    check_writable,
+    marked,
+    write_file,
+    write_folder,
+)
+
+from .snapshots import Messages
+
+FOLDER = OutputKind("a folder", Path.is_dir, folder=True)
+FILE = marked("a file with the mark", b"the mark")
 
 
 def _save(path: Path, text: str) -> None:
-    with write_folder(path, replaceable=True) as folder:
+    with write_folder(path, FOLDER) as folder:
         (folder / "a").write_text(text)
         (folder / "deep").mkdir()
         (folder / "deep" / "b").write_text(text)
@@ -97,7 +108,9 @@ def test_all_is_stored_before_it_is_renamed(
     assert after == [tmp_path.name]
 
 
-@pytest.mark.parametrize("write", [write_file, lambda path: write_folder(path, replaceable=True)])
+@pytest.mark.parametrize(
+    "write", [lambda path: write_file(path, FILE), lambda path: write_folder(path, FOLDER)]
+)
 def test_what_a_killed_process_left_is_removed(tmp_path: Path, write: object) -> None:
     left = _workspace(tmp_path, 3600)
     with write(tmp_path / "out") as place:  # type: ignore[operator]
@@ -136,18 +149,46 @@ def test_what_another_writer_replaced_is_looked_at_again(tmp_path):
     """Of two that saved one artefact, one met its half removed predecessor, and refused."""
     path, looks = tmp_path / "x.ibert", []
     path.mkdir()
+    (path / "half").touch()
 
     def look(folder: Path) -> bool:
-        looks.append(sorted(folder.iterdir()))
+        looks.append([file.name for file in folder.iterdir()])
         if len(looks) == 1:  # the other writer comes in between
-            with write_folder(path, replaceable=True) as fresh:
+            with write_folder(path, FOLDER) as fresh:
                 (fresh / "whole").touch()
-        return bool(looks[-1])
+        return looks[-1] == ["whole"]
 
-    assert settled(path, look)
-    assert [len(files) for files in looks] == [0, 1]
-    assert not settled(path, lambda folder: False)
-    assert not settled(tmp_path / "nothing", Path.is_dir)
+    assert OutputKind("a folder", look, folder=True).replaces(path)
+    assert looks == [["half"], ["whole"]]
+
+
+@pytest.mark.parametrize("what", ["other", "ours", "empty", "nothing", "folder", "link"])
+def test_a_file_replaces_its_kind_alone(messages: Messages, tmp_path: Path, what: str) -> None:
+    path, other = tmp_path / "out.json", tmp_path / "theirs"
+    other.write_text("theirs")
+    makers = {
+        "other": lambda: path.write_text("theirs" * 2000),
+        "ours": lambda: path.write_text("x" * 9000 + "the mark"),
+        "empty": path.touch,
+        "nothing": lambda: None,
+        "folder": path.mkdir,
+        "link": lambda: path.symlink_to(other),
+    }
+    makers[what]()
+    if what in ("ours", "empty", "nothing"):
+        with write_file(path, FILE) as temporary:
+            temporary.write_text("new")
+        assert path.read_text() == "new"
+        return
+    with messages.raises(OutputError, tmp_path=tmp_path), write_file(path, FILE):
+        raise AssertionError("it was not refused")
+    assert other.read_text() == "theirs"
+
+
+def test_a_folder_replaces_no_file(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with pytest.raises(OutputError, match="it is not a folder"):
+        check_writable(tmp_path / "out", FOLDER)
 
 
 def test_a_device_or_pipe_is_no_output(tmp_path: Path) -> None:
@@ -157,7 +198,7 @@ def test_a_device_or_pipe_is_no_output(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("/dev/null")
     for special in (pipe, link, Path("/dev/null")):
-        for write in (check_writable, lambda path: write_file(path).__enter__()):
+        for write in (check_writable, lambda *given: write_file(*given).__enter__()):
             with pytest.raises(OutputError, match="it is a device, a pipe or a socket"):
-                write(special)
+                write(special, FILE)
     assert pipe.is_fifo() and link.is_symlink() and Path("/dev/null").is_char_device()

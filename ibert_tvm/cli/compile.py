@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
 from .bare_metal import Microcontroller, memory_rows, package_facts, package_options
 from .options import Shapes, TargetOption
@@ -68,17 +67,18 @@ def command(
     """
     from ibert_tvm.targets import check_runtime, get_target
     from ibert_tvm.targets.aot.c_text import prefix_of
-    from ibert_tvm.targets.aot.library import header_path
-    from ibert_tvm.targets.bare_metal import is_package
+    from ibert_tvm.targets.aot.library import HEADER, header_path
+    from ibert_tvm.targets.bare_metal import PACKAGE
     from ibert_tvm.targets.cuda.toolchain import check_toolchain
     from ibert_tvm.targets.emulation import emulator_command
     from ibert_tvm.targets.library_check import sysroot_of
+    from ibert_tvm.targets.linking import LIBRARY
     from ibert_tvm.targets.toolchain import find_linker
 
-    from ..common.files import check_replaceable, check_writable
+    from ..common.files import check_writable
     from ..compiler import compile as compile_model
     from ..compiler import statements
-    from ..compiler.driver import checked_prefix
+    from ..compiler.driver import DUMP, checked_prefix
     from ..compiler.layer_widths import width_statements
     from ..frontend.sources import is_source
     from ..model.artefact import read_info
@@ -93,17 +93,15 @@ def command(
         prefix = prefix_of(model.resolve().stem)
     checked_prefix(prefix, runtime)
     options = package_options(description, microcontroller)
-    check_writable(output)
+    check_writable(output, LIBRARY if options is None else PACKAGE)
+    if runtime == "none" and options is None:
+        check_writable(header_path(output), HEADER)
+    if dump_ir is not None:
+        check_writable(dump_ir, DUMP)
     find_linker(description)  # before minutes are spent on what it shall link
     check_toolchain(description)
     if require_load and description.system == "linux" and description.emulator is not None:
         emulator_command(description, sysroot_of(description))
-    if options is not None:
-        check_replaceable(output, is_package(output), "a package that `ibert compile` wrote")
-    elif output.is_dir():
-        raise UsageError(f"cannot write {output}", why="it is a folder", todo="name a file")
-    if dump_ir is not None:
-        check_writable(dump_ir)
 
     started = time.perf_counter()
     on_the_way: JsonDict = {}

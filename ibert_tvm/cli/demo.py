@@ -42,15 +42,20 @@ def command(
     --------
     ibert demo
     """
-    from ..common.files import check_writable
+    from ibert_tvm.targets.linking import LIBRARY
+
+    from ..common.files import OutputKind, check_writable
+    from ..model.artefact import ARTEFACT
 
     with ExitStack() as stack:
         if output is None:
             prefix = "ibert-demo-"
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
         else:
-            check_writable(output).mkdir(exist_ok=True)
-            check_writable(output / "minilm.so")
+            kept = OutputKind("a folder", Path.is_dir, folder=True)
+            check_writable(output, kept).mkdir(exist_ok=True)
+            check_writable(output / "minilm.ibert", ARTEFACT)
+            check_writable(output / "minilm.so", LIBRARY)
             folder = output
         from ..demo import find_model, run_demo
         from .progress import progress

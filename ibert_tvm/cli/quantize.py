@@ -116,8 +116,8 @@ def command(
     ibert quantize MODEL -o minilm.ibert --calibration texts.txt
     ibert quantize model.onnx -o minilm.ibert --max-drop 0.002
     """
-    from ..common.files import check_replaceable, check_writable
-    from ..model.artefact import is_artefact
+    from ..common.files import check_writable
+    from ..model.artefact import ARTEFACT
     from .progress import progress
 
     wanted = None if seq_len is None else parse_size("--seq-len", seq_len)
@@ -128,8 +128,7 @@ def command(
     held = None if search.heldout is None else read_texts("--heldout", search.heldout)
     named = _calibration_columns(calibration, calibration_columns)
     batches = None if calibration is None else _read(calibration, limit, named)
-    check_writable(output)
-    check_replaceable(output, is_artefact(output), "an .ibert artefact")
+    check_writable(output, ARTEFACT)
 
     started = time.perf_counter()
     with progress({"importing the model": 1, "calibrating": 4}) as line:

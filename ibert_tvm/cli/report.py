@@ -42,7 +42,8 @@ def command(
     from ..common.files import check_writable, write_file
     from ..model.artefact import QuantizedModel
     from ..report import program_graph, render_page, write_onnx
-    from ..report.onnx_file import check_suffix
+    from ..report.onnx_file import GRAPH, check_suffix
+    from ..report.page import PAGE
 
     if compare_model is not None and compare is None:
         raise UsageError(
@@ -50,9 +51,12 @@ def command(
             why="it is the model of the other artefact",
             todo="give that as well, with --compare",
         )
+    page = output or Path("report.html")
+    if output is not None or graph is None:
+        check_writable(page, PAGE)
     if graph is not None:
         check_suffix(graph)
-        check_writable(graph)
+        check_writable(graph, GRAPH)
     jobs = [job] if compare is None else [job, job.other(compare, compare_model)]
     for each in jobs:
         check_job(each)
@@ -74,10 +78,9 @@ def command(
         lines.append(f"wrote {graph}: {len(loaded.program.steps)} nodes; netron.app opens it")
         if output is None:
             return CommandResult(document, lines)
-    page = check_writable(output or Path("report.html"))
     content = _document(collect(jobs, source))
     text_of_page = render_page(content)
-    with write_file(page) as temporary:
+    with write_file(page, PAGE) as temporary:
         temporary.write_text(text_of_page, encoding="utf-8")
     size = page.stat().st_size
     document |= {"output": str(page), "bytes": size, **content}

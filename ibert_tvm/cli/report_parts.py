@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-CERTIFICATE = "verify.json"
 _SEQ_LEN = 128
 _SCALES = "values"
 
@@ -61,7 +60,7 @@ class Job:
     seconds
         How long to measure each shape.
     certificate
-        What `ibert verify` wrote; by default verify.json beside PATH, if it is its.
+        What `ibert verify` wrote; by default PATH.verify.json.
     """
 
     path: Annotated[Path, Argument()]
@@ -307,11 +306,11 @@ def _speed(job: Job, load: Load) -> JsonDict:
 
 def _certificate(job: Job, load: Load) -> JsonDict:
     """What `ibert verify` wrote of this very artefact."""
-    from ..verification.certificate import read_certificate
+    from ..verification.certificate import certificate_place, read_certificate
 
-    file = job.certificate or job.path.parent / CERTIFICATE
+    file = job.certificate or certificate_place(job.path)
     if job.certificate is None and not file.is_file():
-        raise _Missing(f"there is no {CERTIFICATE} beside it")
+        raise _Missing(f"there is no {file.name} beside it")
     try:
         document = read_certificate(file)
     except LibraryError as error:

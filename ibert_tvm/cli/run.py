@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from ..common.errors import DocumentError, UsageError
+from ..common.files import marked
 from ..common.strict_json import JsonDict
 from ..model.model_info import REAL_INPUTS
 from ..texts import read_texts
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# What shows that this command wrote a file: an archive's comment, and the length of a header, which
+# NumPy pads to a multiple of 64 bytes and no further.
+_NPZ = b"written by ibert_tvm"
+_NPY_HEADER = 1014
+_NPY = b"\x93NUMPY\x01\x00" + _NPY_HEADER.to_bytes(2, "little")
+_ARRAYS = marked("arrays that `ibert run` wrote", _NPZ, _NPY)
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _REAL = " or ".join(REAL_INPUTS)
 
@@ -53,7 +60,7 @@ def command(
     texts
         A file with one text per line.
     output
-        Write the outputs to an .npz file.
+        Write the outputs to a file: .npz, or .npy for the array of a model's only output.
     integers
         Give integers and their scale, not real values.
     threads
@@ -72,7 +79,7 @@ def command(
     """
     import numpy as np
 
-    from ..common.files import check_writable, write_file
+    from ..common.files import check_writable
     from ..encoder.readings import run_and_read
     from ..runtime.library_file import read_metadata
 
@@ -91,7 +98,7 @@ def command(
             todo="give --text TEXT (repeatable), --texts FILE, or --inputs FILE.npz",
         )
     if output is not None:
-        check_writable(output)
+        check_writable(output, _ARRAYS)
     given = None if inputs is None else _read_inputs(inputs)
     package = _is_package(library, emulate, items is not None, model)
     if not package:
@@ -136,12 +143,37 @@ def command(
         if reading.name == "classes" and any(len(each) > 1 for each in found):  # one is a score
             document["labels"] = [classes[0]["label"] for classes in found]
     if output is not None:
-        with write_file(output) as temporary, temporary.open("wb") as stream:
-            # An open file, because savez appends .npz to any other name.
-            np.savez(stream, **arrays)
+        _write(output, arrays)
         document["written"] = str(output)
         lines.append(f"written to {output}")
     return CommandResult(document, lines)
+
+
+def _write(path: Path, arrays: dict[str, Any]) -> None:
+    """Write arrays, with what shows later that this command wrote them."""
+    import zipfile
+
+    import numpy as np
+
+    from ..common.files import write_file
+
+    if path.suffix == ".npy" and len(arrays) > 1:
+        raise UsageError(
+            f"bad value for --output: {path}",
+            why=f"an .npy file holds one array, and these are {', '.join(arrays)}",
+            todo="give a name that ends in .npz",
+        )
+    with write_file(path, _ARRAYS) as temporary:
+        if path.suffix == ".npy":
+            (values,) = map(np.ascontiguousarray, arrays.values())
+            described = repr(np.lib.format.header_data_from_array_1_0(values))
+            header = f"{described:<{_NPY_HEADER - 1}}\n".encode()
+            temporary.write_bytes(_NPY + header + values.tobytes())
+            return
+        with temporary.open("wb") as stream:  # savez appends .npz to any other name
+            np.savez(stream, **arrays)
+        with zipfile.ZipFile(temporary, "a") as archive:
+            archive.comment = _NPZ
 
 
 def _is_package(path: Path, emulate: bool, texts: bool, model: Path | None) -> bool:

@@ -30,7 +30,7 @@ def command(
     database: Path | None = None,
     rpc: Annotated[str | None, Option(metavar="HOST:PORT", rich_help_panel=Board.panel)] = None,
     rpc_key: Annotated[str | None, Option(rich_help_panel=Board.panel)] = None,
-    output: Path = Path("verify.json"),
+    output: Path | None = None,
     key: Path | None = None,
     verbose: bool = False,
 ) -> CommandResult:
@@ -55,19 +55,19 @@ def command(
     rpc_key
         Key of the board, which a tracker hands out by it.
     output
-        Where to write the certificate.
+        Where to write the certificate. [default: PATH.verify.json]
     key
         PEM file of a public key that it has to be signed with.
 
     Examples
     --------
     ibert verify minilm.so --model minilm.ibert
-    ibert verify firmware --model minilm.ibert --emulate -o verify.json
+    ibert verify firmware --model minilm.ibert --emulate
     """
     import json
 
     from ..common.files import check_writable, write_file
-    from ..verification.certificate import report_place
+    from ..verification.certificate import CERTIFICATE, REPORT, certificate_place, report_place
     from .progress import progress
 
     address = address_of(rpc, rpc_key, "--rpc-key")
@@ -77,9 +77,10 @@ def command(
             why="an artefact runs under an emulator here, or on a board",
             todo="give one of them",
         )
+    output = output or certificate_place(path)
     report = report_place(output)
-    check_writable(output)
-    check_writable(report)
+    check_writable(output, CERTIFICATE)
+    check_writable(report, REPORT)
     signed = []
     if key is not None:
         from ..verification.signature import check_signature
@@ -99,9 +100,9 @@ def command(
             database=database,
         )
     document = certificate.to_json()
-    with write_file(report) as temporary:
+    with write_file(report, REPORT) as temporary:
         temporary.write_text("\n".join(certificate.report()) + "\n", encoding="utf-8")
-    with write_file(output) as temporary:
+    with write_file(output, CERTIFICATE) as temporary:
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     body = certificate.report(tables=verbose)
     lines = [body[0], *signed, *body[1:], f"wrote {output} and {report}"]

@@ -1,7 +1,8 @@
 """Writing outputs so that a failure or an interruption never leaves half of one, or none.
 
 Everything is written to a temporary sibling (the same file system, so that a rename is atomic),
-stored to disk, and renamed when it is complete.
+stored to disk, and renamed when it is complete. An output replaces an earlier one of its kind,
+which is recognised by its content, and nothing else (`OutputKind`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import OutputError
@@ -29,13 +31,93 @@ _ASIDE = "old"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # <fcntl.h>, <linux/fs.h>
 
 
-def check_writable(path: str | os.PathLike[str]) -> Path:
+_MARKED_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class OutputKind:
+    """A kind of output, and what of it may be replaced.
+
+    Attributes
+    ----------
+    name
+        What messages call it, with its article.
+    written
+        Whether the content of a file or folder shows that it is an earlier output of this kind; an
+        OSError means that it does not.
+    folder
+        Whether it is a folder.
+    """
+
+    name: str
+    written: Callable[[Path], object]
+    folder: bool = False
+
+    def replaces(self, path: Path) -> bool:
+        """Whether it may take a place: nothing is there, or nothing in it, or one of its kind.
+
+        Another process may replace an output meanwhile; the files of a folder are then removed one
+        by one, so that a look at them finds too few. What changed is looked at again.
+        """
+        while (before := _identity(path)) is not None:
+            with suppress(OSError):
+                if self.folder == path.is_dir() and (_is_empty(path) or self.written(path)):
+                    return True
+            if _identity(path) == before:
+                return False
+        return True
+
+
+def marked(name: str, *marks: bytes) -> OutputKind:
+    """Make the kind of files that carry one of these marks in their first or last 4 KB."""
+
+    def written(path: Path) -> bool:
+        with path.open("rb") as stream:
+            head = stream.read(_MARKED_BYTES)
+            stream.seek(max(0, path.stat().st_size - _MARKED_BYTES))
+            tail = stream.read(_MARKED_BYTES)
+        return any(mark in head or mark in tail for mark in marks)
+
+    return OutputKind(name, written)
+
+
+def _is_empty(path: Path) -> bool:
+    return not any(path.iterdir()) if path.is_dir() else not path.stat().st_size
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def check_replaceable(target: Path, kind: OutputKind) -> None:
+    """Refuse a place where something is that an output of a kind may not replace.
+
+    Raises
+    ------
+    OutputError
+        If there is another file or folder.
+    """
+    if not kind.replaces(target):
+        raise OutputError(
+            f"cannot write {target}",
+            why=f"something is there already, and it is not {kind.name}",
+            todo="choose another output, or remove it yourself",
+        )
+
+
+def check_writable(path: str | os.PathLike[str], kind: OutputKind) -> Path:
     """Check that an output can be created at `path`, before minutes are spent on its content.
 
     Parameters
     ----------
     path : path
         The file or folder that will be written. Its parent folder must exist.
+    kind
+        What will be written.
 
     Returns
     -------
@@ -45,8 +127,8 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     Raises
     ------
     OutputError
-        If the parent is missing, is not a folder, or does not let a file be created; or if a
-        device, a pipe or a socket has that name, which renaming would replace.
+        If the parent is missing, is not a folder, or does not let a file be created; or if
+        something has that name which is not an earlier output of this kind.
     """
     target = Path(path).expanduser()
     parent = target.parent
@@ -62,6 +144,7 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
             why=f"the folder {parent} does not exist",
             todo=f"create it (mkdir -p {parent}) or choose another output",
         )
+    check_replaceable(target, kind)
     try:
         # Creating a file is the only honest test: permission bits say nothing about a read-only
         # or special file system.
@@ -76,23 +159,6 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def check_replaceable(target: Path, replaceable: bool, kind: str) -> None:
-    """Refuse a place where something is that may not be replaced; an empty folder always may.
-
-    Raises
-    ------
-    OutputError
-        If there is a file or a folder that is not of this `kind`.
-    """
-    exists = target.is_symlink() or target.exists()
-    if exists and not (replaceable or (target.is_dir() and not any(target.iterdir()))):
-        raise OutputError(
-            f"cannot write {target}",
-            why=f"something is there already, and it is not {kind}",
-            todo="choose another output, or remove it yourself",
-        )
-
-
 def _default_mode() -> int:
     """Permissions of a new file under the process's umask; temporary files are made 0600."""
     mask = os.umask(0)
@@ -101,13 +167,15 @@ def _default_mode() -> int:
 
 
 @contextmanager
-def write_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+def write_file(path: str | os.PathLike[str], kind: OutputKind) -> Iterator[Path]:
     """Give a temporary path to write to; rename it to `path` if the block succeeds.
 
     Parameters
     ----------
     path : path
-        The file to create or replace.
+        The file to create, or to replace if it is of this kind.
+    kind
+        What is written.
 
     Yields
     ------
@@ -117,15 +185,9 @@ def write_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises
     ------
     OutputError
-        If `path` cannot be written, or is a folder.
+        As `check_writable` does.
     """
-    target = check_writable(path)
-    if target.is_dir():
-        raise OutputError(
-            f"cannot write {target}",
-            why="there is a folder of that name",
-            todo="choose another output, or remove the folder",
-        )
+    target = check_writable(path, kind)
     with _refusing(target), workspace(target.parent) as folder:
         temporary = folder / target.name
         yield temporary
@@ -135,54 +197,16 @@ def write_file(path: str | os.PathLike[str]) -> Iterator[Path]:
         store(target.parent)
 
 
-def settled(path: Path, look: Callable[[Path], bool]) -> bool:
-    """What a look at an output says, again if another writer replaced it meanwhile.
-
-    The files of what was replaced are removed one by one, so that a look at them finds too few.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The output.
-    look
-        Whether it is of a kind, false for what is not there.
-
-    Returns
-    -------
-    bool
-        What it says of one output, the same from beginning to end, unless true.
-    """
-    while True:
-        before = _identity(path)
-        if look(path):
-            return True
-        if _identity(path) == before:
-            return False
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        return None
-    return status.st_ino, status.st_mtime_ns
-
-
 @contextmanager
-def write_folder(
-    path: str | os.PathLike[str], replaceable: bool, kind: str = "an .ibert artefact"
-) -> Iterator[Path]:
+def write_folder(path: str | os.PathLike[str], kind: OutputKind) -> Iterator[Path]:
     """Give an empty temporary folder to fill; rename it to `path` if the block succeeds.
 
     Parameters
     ----------
     path : path
-        The folder to create.
-    replaceable
-        Whether what is at `path` now may be replaced (the caller has looked at it, see `settled`).
-        An empty folder always may.
+        The folder to create, or to replace if it is of this kind.
     kind
-        What would have been replaceable, for the error.
+        What is written.
 
     Yields
     ------
@@ -192,11 +216,10 @@ def write_folder(
     Raises
     ------
     OutputError
-        If `path` exists and may not be replaced, or its parent cannot be written to.
+        As `check_writable` does.
     """
-    target = check_writable(path)
-    check_replaceable(target, replaceable, kind)
-    exists = target.is_symlink() or target.exists()
+    target = check_writable(path, kind)
+    exists = target.exists()
     with _refusing(target), workspace(target.parent) as place:
         fresh = place / "new"
         fresh.mkdir()

@@ -55,6 +55,26 @@ def write_manifest(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
+def lists_all(folder: Path, made: tuple[str, ...] = ()) -> bool:
+    """Whether a manifest lists every file of its folder, so that no other is lost with it.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        It may have no manifest.
+    made
+        Suffixes of files that are made from those that are listed, and need not be.
+    """
+    try:
+        listed = read_json(folder / MANIFEST, _MAX_MANIFEST_BYTES, _MAX_DEPTH)
+        check(listed, _SCHEMA)
+    except DocumentError:
+        return False
+    files = (file for file in folder.rglob("*") if not file.is_dir() and file.suffix not in made)
+    known = {MANIFEST, SIGNATURE, *listed["files"]}
+    return all(file.relative_to(folder).as_posix() in known for file in files)
+
+
 def check_manifest(folder: Path, refuse: Callable[[Path, str], Exception]) -> tuple[str, ...]:
     """Check that the files of a folder are those that its manifest lists.
 

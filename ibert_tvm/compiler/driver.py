@@ -20,7 +20,7 @@ import numpy as np
 
 from ..common.errors import OutputError, UsageError, check_choice
 from ..common.extras import require
-from ..common.files import settled, write_folder
+from ..common.files import OutputKind, check_replaceable, write_folder
 from ..common.strict_json import JsonDict, JsonObject
 from ..common.types import Array
 from ..model.shapes import check_shapes
@@ -139,11 +139,10 @@ class CompiledModel:
         """
         target = Path(path).expanduser()
         if self.bare is not None and self.target.system == "bare-metal":
-            from ibert_tvm.targets.bare_metal import is_package
+            from ibert_tvm.targets.bare_metal import PACKAGE
             from ibert_tvm.targets.bare_metal.package import write_package
 
-            kind = "a package that `ibert compile` wrote"
-            with write_folder(target, replaceable=settled(target, is_package), kind=kind) as folder:
+            with write_folder(target, PACKAGE) as folder:
                 write_package(self.bare, self.metadata, self.target, folder, options)
             return target, None
         if self.bare is not None:
@@ -350,6 +349,14 @@ def checked_prefix(prefix: str | None, runtime: str) -> str:
     return prefix
 
 
+_DUMPED = "# dumped by ibert_tvm\n"
+DUMP = OutputKind(
+    "a folder of IR that ibert_tvm dumped",
+    lambda folder: (folder / "00_integer.py").read_text("utf-8").startswith(_DUMPED),
+    folder=True,
+)
+
+
 class _Dump:
     """Writes the module after every phase, numbered in order."""
 
@@ -357,6 +364,7 @@ class _Dump:
         self.folder = None if folder is None else Path(folder).expanduser()
         self.count = 0
         if self.folder is not None:
+            check_replaceable(self.folder, DUMP)
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -366,7 +374,7 @@ class _Dump:
         if self.folder is not None:
             path = self.folder / f"{self.count:02d}_{phase}.py"
             try:
-                path.write_text(module.script(show_meta=False), encoding="utf-8")
+                path.write_text(_DUMPED + module.script(show_meta=False), encoding="utf-8")
             except OSError as error:
                 raise self._refused(error) from error
             self.count += 1

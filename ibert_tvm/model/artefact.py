@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.errors import ArtefactError, DocumentError
-from ..common.files import settled, write_folder
+from ..common.files import OutputKind, write_folder
 from ..common.integrity import MANIFEST, SIGNATURE, check_manifest, write_manifest
 from ..common.strict_json import JsonDict, JsonObject, decode, read_bytes
 from ..common.types import Array
@@ -165,7 +165,7 @@ class QuantizedModel:
         text = json.dumps(document, indent=1, allow_nan=False)
         program = write_document(self.program)
         target = Path(path).expanduser()
-        with write_folder(target, replaceable=settled(target, is_artefact)) as folder:
+        with write_folder(target, ARTEFACT) as folder:
             (folder / _MODEL).write_text(program, encoding="utf-8")
             # safetensors writes strides away silently: a transposed view would be stored wrong.
             arrays = {name: np.ascontiguousarray(a) for name, a in self.parameters.items()}
@@ -215,6 +215,9 @@ def is_artefact(path: str | os.PathLike[str]) -> bool:
         return False
     names = {entry.name for entry in folder.iterdir()}
     return {_MODEL, _QUANTIZATION} <= names and names <= {*_REQUIRED, _TOKENIZER, SIGNATURE}
+
+
+ARTEFACT = OutputKind("an .ibert artefact", is_artefact, folder=True)
 
 
 def read_document(path: str | os.PathLike[str]) -> JsonDict:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.errors import UsageError
 from ..common.extras import require
-from ..common.files import write_file
+from ..common.files import marked, write_file
 from ..common.strict_json import JsonObject
 from ..version import __version__
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ..model.artefact import QuantizedModel
 
+GRAPH = marked("a graph that `ibert report` wrote", b"\x12\x09ibert_tvm")  # producer_name
 DOMAIN, DOMAIN_VERSION = "ibert_tvm.integer", 1
 _IR_VERSION, _OPSET = 10, 21
 _PROVEN = ("low", "high", "bits", "of_bits", "headroom", "width", "word", "spare")
@@ -91,7 +92,7 @@ def write_onnx(model: QuantizedModel, graph: JsonObject, path: Path) -> Path:
         },
     )
     onnx.checker.check_model(result)
-    with write_file(path) as temporary:
+    with write_file(path, GRAPH) as temporary:
         temporary.write_bytes(result.SerializeToString())
     return path
 

@@ -12,6 +12,7 @@ import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from ..common.files import marked
 from ..common.strict_json import JsonDict, JsonObject
 from .charts import cosines, roofline
 from .comparison import compare, fidelity_rows
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 """Of the document that a page holds."""
+PAGE = marked("a page that `ibert report` wrote", b'<meta name="generator" content="ibert_tvm')
 
 
 def render_page(document: JsonObject) -> str:

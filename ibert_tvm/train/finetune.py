@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..common.errors import OutputError, UsageError
-from ..common.files import check_writable, files_sha256, write_folder
+from ..common.errors import UsageError
+from ..common.files import OutputKind, check_writable, files_sha256, write_folder
 from ..common.strict_json import JsonDict
 from ..frontend.hf_folder import HfFolder
 from ..frontend.source_model import build, model_config
@@ -34,7 +34,7 @@ from ..tasks import Side
 from .examples import Examples
 from .loop import Loop, Schedule, Tracked
 from .losses import embedding_loss, logits_loss
-from .module import is_trained
+from .module import TRAINED
 from .objectives import Objective, class_names, head_settings
 from .preparation import prepare
 from .settings import FinetuneSettings
@@ -43,6 +43,7 @@ _logger = logging.getLogger(__name__)
 _DEV_SHARE = 0.1
 _SETTINGS, _FLOAT, _START, _HISTORY = "settings.json", "float", "start", "history.json"
 _TRAINING, _WEIGHTS = ".training", "model.safetensors"
+_BEGUN = OutputKind("a new folder", lambda _: False, folder=True)
 _FAR_BELOW = -1e4
 """A logit of padding: its share of a softmax is 0."""
 
@@ -108,16 +109,10 @@ def finetune(
         If an output cannot be written, or something else is there.
     """
     settings = settings or FinetuneSettings()
-    target = check_writable(output)
-    if target.exists() and not is_trained(target) and any(target.iterdir()):
-        raise OutputError(
-            f"cannot write {target}",
-            why="something is there already, and it is not a trained model",
-            todo="choose another output, or remove it yourself",
-        )
+    target = check_writable(output, TRAINED)
     run = _Run(HfFolder.read(model), data, dev, settings, target, progress or _silent)
     if float_output is not None:
-        run.will_write(check_writable(float_output))
+        run.will_write(float_output)
     return run.finish()
 
 
@@ -146,6 +141,13 @@ class _Run:
             data, dev = data.split(_DEV_SHARE, order)
         self.data, self.dev = data, dev
         self.work = target.with_name(f"{target.name}{_TRAINING}")
+        # A training that was killed at its very end has written its float model.
+        made = self.work / _FLOAT / _WEIGHTS
+        self._tuned = OutputKind(
+            "the float model of this training",
+            lambda folder: filecmp.cmp(made, folder / _WEIGHTS, shallow=False),
+            folder=True,
+        )
         self.tokenizer_files = tokenizer_files(folder.model) or tokenizer_files(folder.path)
         if not self.tokenizer_files:
             raise UsageError(
@@ -193,7 +195,7 @@ class _Run:
 
     # -- the whole --------------------------------------------------------------------------------
 
-    def will_write(self, float_output: Path) -> None:
+    def will_write(self, float_output: str | Path) -> None:
         """Write the model of the float stage, too; refused where that cannot be."""
         if not self.labelled:
             raise UsageError(
@@ -201,17 +203,7 @@ class _Run:
                 why="without labels nothing is tuned in float: the model itself is what is learned",
                 todo="leave --float-output out",
             )
-        # A training that was killed at its very end has written it.
-        made, there = (folder / _WEIGHTS for folder in (self.work / _FLOAT, float_output))
-        same = made.is_file() and there.is_file() and filecmp.cmp(made, there, shallow=False)
-        empty = float_output.is_dir() and not any(float_output.iterdir())
-        if float_output.exists() and not empty and not same:
-            raise OutputError(
-                f"cannot write {float_output}",
-                why="something is there already",
-                todo="choose another --float-output, or remove it yourself",
-            )
-        self.float_output = float_output
+        self.float_output = check_writable(float_output, self._tuned)
 
     def finish(self) -> FinetuneResult:
         """Run both stages, write the outputs, and remove the folder of the training."""
@@ -223,7 +215,7 @@ class _Run:
             source = self.work / _FLOAT
         integer_stage = self._integer_stage(source)
         if self.float_output is not None:
-            with write_folder(self.float_output, True) as fresh:
+            with write_folder(self.float_output, self._tuned) as fresh:
                 ignored = shutil.ignore_patterns(_HISTORY)
                 shutil.copytree(source, fresh, ignore=ignored, dirs_exist_ok=True)
         shutil.rmtree(self.work)
@@ -248,7 +240,7 @@ class _Run:
                 )
             _logger.info("going on with the training in %s", self.work)
             return
-        with write_folder(self.work, False, "a training") as fresh:
+        with write_folder(self.work, _BEGUN) as fresh:
             (fresh / _SETTINGS).write_text(text, encoding="utf-8")
 
     def _schedule(self, epochs: int, rate: float, stage: int) -> Schedule:
@@ -308,7 +300,7 @@ class _Run:
                 checkpoint = self.work / "float.pt"
                 tracked = Loop(model, loss, score, schedule, checkpoint, advance).run()
             history = _history(tracked)
-        with write_folder(done, False) as fresh:
+        with write_folder(done, _BEGUN) as fresh:
             model.eval().save_pretrained(fresh)
             for name, content in self.tokenizer_files.items():
                 (fresh / name).write_bytes(content)

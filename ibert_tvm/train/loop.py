@@ -19,11 +19,13 @@ import numpy as np
 import torch
 
 from ..common.errors import ModelError
-from ..common.files import write_file
+from ..common.files import OutputKind, write_file
 from .settings import FinetuneSettings
 
 _logger = logging.getLogger(__name__)
 _LARGEST_GRADIENT = 1.0
+# In the folder of the training, which holds nothing else.
+_CHECKPOINT = OutputKind("a checkpoint", Path.is_file)
 _SORTED_TOGETHER = 16
 """Batches whose examples are sorted by length."""
 
@@ -265,7 +267,7 @@ class Loop:
             "tracked": dict(vars(self.tracked)),
             "best": self.best,
         }
-        with write_file(self.file) as path:
+        with write_file(self.file, _CHECKPOINT) as path:
             torch.save(state, path)
 
     def resume(self) -> None:

@@ -28,7 +28,8 @@ from ibert_tvm.relay_passes.lower.rule import MATMUL
 from ibert_tvm.relay_passes.quantization_table import QuantizationTable, WeightQuant
 
 from ..common.errors import UsageError
-from ..common.files import settled, write_folder
+from ..common.files import OutputKind, write_folder
+from ..common.integrity import lists_all, write_manifest
 from ..common.strict_json import JsonDict, JsonObject
 from ..model.artefact import QuantizedModel
 from ..model.trained_scales import FILE, TrainedScales
@@ -400,8 +401,9 @@ class IntegerModel(torch.nn.Module):
         pathlib.Path
         """
         target = Path(output).expanduser()
-        with write_folder(target, settled(target, is_trained), "a trained model") as fresh:
+        with write_folder(target, TRAINED) as fresh:
             self._write(fresh)
+            write_manifest(fresh)
         return target
 
     def _write(self, fresh: Path) -> None:
@@ -417,9 +419,11 @@ class IntegerModel(torch.nn.Module):
             self.scales().save(fresh)
 
 
-def is_trained(folder: Path) -> bool:
-    """Whether a folder holds a model that `IntegerModel.save` wrote."""
-    return (folder / FILE).is_file()
+TRAINED = OutputKind(
+    "a trained model, with nothing added",
+    lambda folder: (folder / FILE).is_file() and lists_all(folder),
+    folder=True,
+)
 
 
 @dataclass(eq=False)

@@ -6,7 +6,8 @@ import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..common.errors import DocumentError, LibraryError, OutputError, UsageError
+from ..common.errors import DocumentError, LibraryError, UsageError
+from ..common.files import OutputKind, marked
 from ..common.integrity import check_sealed, sealed
 from ..common.schema import FLAG, OBJECT, STRING, one_of
 from ..common.schema import check as check_document
@@ -171,8 +172,6 @@ def report_place(output: Path) -> Path:
     ------
     UsageError
         If both would have one name.
-    OutputError
-        If a file of that name is no report of a certificate.
     """
     report = output.with_suffix(".txt")
     if report == output:
@@ -181,16 +180,19 @@ def report_place(output: Path) -> Path:
             why="the report takes that name",
             todo="give a name that ends in .json",
         )
-    if report.is_file() and not _is_report(report):
-        raise OutputError(
-            f"cannot write {report}",
-            why="the report goes there, and the file of that name is no report of a certificate",
-            todo="choose another --output, or remove the file",
-        )
     return report
+
+
+def certificate_place(artefact: Path) -> Path:
+    """Where a certificate is written, and looked for, unless somebody says otherwise."""
+    return artefact.with_name(f"{artefact.name}.verify.json")
 
 
 def _is_report(file: Path) -> bool:
     """Whether a file begins as `Certificate.report` does."""
     with file.open("rb") as content:
         return re.search(rb": sha256 [0-9a-f]{64}\n", content.read(4096)) is not None
+
+
+CERTIFICATE = marked("a certificate that `ibert verify` wrote", FORMAT.encode())
+REPORT = OutputKind("the report of a certificate", _is_report)

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import DocumentError, UsageError, VerificationError
-from ..common.files import files_sha256, write_file
+from ..common.files import files_sha256, marked, write_file
 from ..common.integrity import MANIFEST, SIGNATURE
 from ..common.schema import STRING, check, one_of
 from ..common.strict_json import JsonDict, decode, parse, read_bytes, read_json
@@ -56,6 +56,7 @@ _STATEMENT = {
     },
 }
 _FORMER = "ibert-signature"
+_SIGNED = marked("a signature", _BUNDLE_TYPE.encode(), _FORMER.encode())
 _UNSIGNED = (SIGNATURE, ".git", ".gitattributes", ".github", ".gitignore")
 """Of a folder: what model-signing leaves out by default, too."""
 _WHOLE = "."
@@ -129,7 +130,7 @@ def sign(path: Path, key: Path) -> Path:
         },
     }
     file = signature_file(path)
-    with write_file(file) as temporary:
+    with write_file(file, _SIGNED) as temporary:
         temporary.write_text(json.dumps(bundle) + "\n", encoding="utf-8")
     return file
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ibert_tvm.common.errors import DocumentError, OutputError
-from ibert_tvm.common.files import TEMPORARY_PREFIX, sweep, write_file
+from ibert_tvm.common.files import TEMPORARY_PREFIX, OutputKind, sweep, write_file
 from ibert_tvm.common.integrity import check_sealed, sealed
 from ibert_tvm.common.schema import NUMBER, STRING, check
 from ibert_tvm.common.strict_json import decode, parse, read_bytes, read_json
@@ -32,6 +32,7 @@ from ..tiles import Tile, value_types
 FORMAT = 2
 _WITHOUT_DIGESTS = 1
 """The format before, whose documents have no hash."""
+_DATABASE = OutputKind("a tuning database", lambda _: False)
 _ABOUT, _TRIALS = "database.json", "trials.jsonl"
 _MAX_ABOUT, _MAX_TRIALS, _MAX_LINE = 2**20, 256 * 2**20, 2**16
 _MAX_DEPTH = 8
@@ -225,7 +226,7 @@ class TuningDatabase:
                     )
                 about = {"format": FORMAT, "name": target.name, "target": _identity(target)}
                 text = json.dumps(sealed(about), indent=2) + "\n"
-                with write_file(path / _ABOUT) as temporary:
+                with write_file(path / _ABOUT, _DATABASE) as temporary:
                     temporary.write_text(text, encoding="utf-8")
             except OSError as error:
                 raise _unwritable(path, error.strerror or str(error)) from error

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from ibert_tvm.common.errors import TargetError
+from ibert_tvm.common.files import marked
 from ibert_tvm.common.strict_json import JsonObject
 
 from ..description import TargetDescription
@@ -23,6 +23,7 @@ from .header import ABI_VERSION, GENERATED
 from .model import BareModel
 from .weights import weights_assembly
 
+HEADER = marked("a header that `ibert compile` wrote", GENERATED.encode())
 _DATA_SYMBOLS = ("ibert_metadata", "ibert_weights")
 _NAME = "model.so"
 
@@ -117,13 +118,14 @@ def export_bare_library(
     Raises
     ------
     TargetError
-        If the directory cannot be written, a tool is missing or fails, the result is for another
-        processor, or a file that is no generated header is in the header's place.
+        If the directory cannot be written, a tool is missing or fails, or the result is for another
+        processor.
+    OutputError
+        If something that ibert_tvm did not write is in the place of the library or its header.
     """
     tools = Tools(description)
     header = header_path(path)
-    _check_replaceable(header)
-    with replacing(header, header.name) as folder:
+    with replacing(header, header.name, HEADER) as folder:
         try:
             (folder / header.name).write_text(model.header, encoding="utf-8")
         except OSError as error:
@@ -134,22 +136,6 @@ def export_bare_library(
 def header_path(path: Path) -> Path:
     """Where the header of a library is written: ``model.h`` beside ``model.so``."""
     return path.with_suffix(".h")
-
-
-def _check_replaceable(header: Path) -> None:
-    """Refuse to replace a header that somebody wrote."""
-    try:
-        ours = not header.exists() or GENERATED in header.read_text("utf-8", errors="replace")
-    except OSError:  # a folder, say: writing will tell
-        return
-    if not ours:
-        raise TargetError(
-            what=f"cannot write {header}",
-            where=str(header),
-            why="there is a file of that name that ibert_tvm did not generate, and the library's "
-            "header goes there",
-            todo="choose another output path",
-        )
 
 
 def _link(

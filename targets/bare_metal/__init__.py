@@ -3,7 +3,7 @@
 `ibert_tvm.targets.bare_metal.package.write_package` writes one; what is named here needs no TVM.
 """
 
-from .document import is_package, read_package
+from .document import PACKAGE, is_package, read_package
 from .options import FORMS, PackageOptions
 
-__all__ = ["FORMS", "PackageOptions", "is_package", "read_package"]
+__all__ = ["FORMS", "PACKAGE", "PackageOptions", "is_package", "read_package"]

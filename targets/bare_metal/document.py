@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ibert_tvm.common.errors import DocumentError, LibraryError
-from ibert_tvm.common.integrity import check_manifest
+from ibert_tvm.common.files import OutputKind
+from ibert_tvm.common.integrity import check_manifest, lists_all
 from ibert_tvm.common.schema import STRING, check
 from ibert_tvm.common.strict_json import read_json
 
@@ -17,11 +18,18 @@ _MAX_BYTES, _MAX_DEPTH = 64 * 2**20, 16
 
 
 def is_package(folder: Path) -> bool:
-    """Whether a folder is a package of any version, and may be replaced by another."""
+    """Whether a folder is a package of any version."""
     try:
         return _read(folder).get("kind") == KIND
     except DocumentError:
         return False
+
+
+PACKAGE = OutputKind(
+    "a package that `ibert compile` wrote, with nothing added",
+    lambda folder: is_package(folder) and lists_all(folder, made=(".o", ".a")),
+    folder=True,
+)
 
 
 def read_package(folder: Path) -> dict[str, Any]:

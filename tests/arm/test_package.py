@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.disassembly import disassemble, parse
 from ibert_tvm.targets.library_audit import computes_floats
@@ -245,6 +246,8 @@ def _earlier_package(folder: Path) -> Path:
     output.mkdir()
     (output / "ibert_model.json").write_text(json.dumps({"kind": "ibert bare-metal package"}))
     (output / "old").write_text("of an earlier version")
+    write_manifest(output)
+    (output / "old.o").write_text("what make left")
     return output
 
 

@@ -236,14 +236,14 @@ def test_a_signal_leaves_no_partial_output(
 ) -> None:
     """The process is stopped while it writes; the old output stays, temporary files go."""
     output = tmp_path / "out.npz"
-    output.write_bytes(b"old")
+    output.write_bytes(b"old: mark")
     script = (
         "import sys, time\n"
         "from ibert_tvm import targets\n"
         "from ibert_tvm.cli import main\n"
-        "from ibert_tvm.common.files import write_file\n"
+        "from ibert_tvm.common.files import marked, write_file\n"
         "def write():\n"
-        f"    with write_file({str(output)!r}) as path:\n"
+        f"    with write_file({str(output)!r}, marked('', b'mark')) as path:\n"
         "        path.write_bytes(b'half')\n"
         "        print('writing', file=sys.stderr, flush=True)\n"
         "        time.sleep(60)\n"
@@ -259,7 +259,7 @@ def test_a_signal_leaves_no_partial_output(
     stdout, stderr = process.communicate(timeout=30)
     assert (process.returncode, stdout) == (code, "")
     assert json.loads(stderr)["error"]["exit_code"] == code
-    assert output.read_bytes() == b"old"
+    assert output.read_bytes() == b"old: mark"
     assert list(tmp_path.iterdir()) == [output]
 
 

@@ -101,7 +101,7 @@ def test_a_library_is_measured_and_what_is_missing_says_why(
     assert held["missing"] == {
         "graph": "--model NAME.ibert was not given",
         "fidelity": "--against MODEL was not given",
-        "certificate": "there is no verify.json beside it",
+        "certificate": f"there is no {library.name}.verify.json beside it",
     }
     assert "--against MODEL was not given" in page.read_text(encoding="utf-8")
 
@@ -112,33 +112,32 @@ def test_a_certificate_is_that_of_the_artefact_or_not_shown(
 ) -> None:
     folder = tmp_path / "a.ibert"
     shutil.copytree(model, folder)
-    ibert("verify", folder, "--inputs", "1", "-o", tmp_path / "verify.json")
+    certificate = tmp_path / "a.ibert.verify.json"
+    ibert("verify", folder, "--inputs", "1", "-o", certificate)
     made = ibert("report", folder, "-o", tmp_path / "page.html", "--json").document
     (held,) = made["artefacts"]
-    assert held["certificate"] == json.loads((tmp_path / "verify.json").read_text())
+    assert held["certificate"] == json.loads(certificate.read_text())
     assert "certificate" not in held["missing"]
 
-    changed = json.loads((tmp_path / "verify.json").read_text())
+    changed = json.loads(certificate.read_text())
     changed["passed"] = False
     (tmp_path / "changed.json").write_text(json.dumps(changed))
     words = ("report", folder, "-o", tmp_path / "page.html", "--certificate")
     refused(*words, tmp_path / "changed.json")
 
-    (tmp_path / "changed.json").replace(tmp_path / "verify.json")  # found, not asked for
+    (tmp_path / "changed.json").replace(certificate)  # found, not asked for
     made = ibert("report", folder, "-o", tmp_path / "page.html", "--json").document
     assert made["artefacts"][0]["missing"]["certificate"] == (
-        f"cannot use the certificate {tmp_path / 'verify.json'}: its sha256 is not that of its "
+        f"cannot use the certificate {certificate}: its sha256 is not that of its "
         "content: it was changed"
     )
 
-    ibert("verify", folder, "--inputs", "1", "-o", tmp_path / "verify.json")
+    ibert("verify", folder, "--inputs", "1", "-o", certificate)
     (folder / "manifest.json").write_text((folder / "manifest.json").read_text() + "\n")
     made = ibert("report", folder, "-o", tmp_path / "page.html", "--json").document
-    reason = (
-        f"{tmp_path / 'verify.json'} is that of another artefact, or of another state of this one"
-    )
+    reason = f"{certificate} is that of another artefact, or of another state of this one"
     assert made["artefacts"][0]["missing"]["certificate"] == reason
-    refused(*words, tmp_path / "verify.json")
+    refused(*words, certificate)
 
 
 def test_the_graph_alone(ibert: Callable[..., Outcome], model: Path, tmp_path: Path) -> None:

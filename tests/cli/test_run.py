@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from ibert_tvm import Encoder
+from ibert_tvm.common.errors import OutputError
 from tests.commands import Outcome, Refused
 from tests.encoder.small_encoders import tiny
 from tests.runtime.conftest import VOCABULARY, TinyModel
+from tests.snapshots import Messages
 
 _IDS = np.array([[2, 4, 6, 5, 3], [2, 7, 3, 0, 0]])
 _MASK = (_IDS != 0).astype(np.int64)
@@ -61,6 +63,30 @@ def test_outputs_go_to_a_file(
         assert arrays["embedding"].dtype == np.int32
         np.testing.assert_array_equal(arrays["embedding"], expected["embedding"])
         assert float(arrays["embedding.scale"]) == 0.25
+
+
+@pytest.mark.parametrize("name", ["v.npz", "v.npy"])
+@pytest.mark.parametrize("values", [np.float32([[0.5, 2], [1, 3]]).T, np.array(7)])
+def test_a_file_of_arrays_replaces_its_own_alone(
+    messages: Messages, tmp_path: Path, name: str, values: np.ndarray
+) -> None:
+    from ibert_tvm.cli.run import _write
+
+    path = tmp_path / name
+    for _ in range(2):
+        _write(path, {"embedding": values})
+        read = np.load(path)
+        found = read if name == "v.npy" else read["embedding"]
+        np.testing.assert_array_equal(found, values)
+        assert found.dtype == values.dtype
+    np.save(tmp_path / "theirs.npy", values)
+    (tmp_path / "theirs.npy").replace(path)
+    with messages.raises(OutputError):
+        _write(path, {"embedding": values})
+
+
+def test_a_file_for_one_array(refused: Refused, library: Path, tmp_path: Path) -> None:
+    refused("run", library, "--text", "big", "-o", tmp_path / "v.npy")
 
 
 def test_output_for_people(ibert: Callable[..., Outcome], library: Path) -> None:

@@ -180,7 +180,12 @@ def test_a_dump_folder_that_cannot_be_made_is_refused(tmp_path: Path, messages: 
 
 
 def test_a_dump_that_cannot_be_written_is_refused(tmp_path: Path, messages: Messages) -> None:
+    first = tmp_path / "00_integer.py"
+    first.write_text("# dumped by ibert_tvm\n", encoding="utf-8")
     (tmp_path / "01_repeat_rows.py").mkdir()
     with messages.raises(OutputError):
         ibert_tvm.compile(model(), target="x86-64", shapes=[(1, 4)], dump_ir=tmp_path)
-    assert (tmp_path / "00_integer.py").is_file()
+    first.write_text("mine", encoding="utf-8")
+    with messages.raises(OutputError):
+        ibert_tvm.compile(model(), target="x86-64", shapes=[(1, 4)], dump_ir=tmp_path)
+    assert first.read_text(encoding="utf-8") == "mine"

@@ -28,7 +28,7 @@ def test_two_presets_side_by_side(ibert: Callable[..., Outcome], tmp_path: Path)
         assert ibert("compile", model, *words).code == 0
     ours, other = (tmp_path / f"{name}.so" for name in ("accurate", "paper"))
     of_ours, of_other = (tmp_path / f"{name}.ibert" for name in ("accurate", "paper"))
-    certificate = tmp_path / "verify.json"
+    certificate = tmp_path / "accurate.so.verify.json"
     made = ibert("verify", ours, "--model", of_ours, "--inputs", "1", "-o", certificate)
     assert made.code == 0, made.stderr
 

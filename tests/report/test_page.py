@@ -115,7 +115,7 @@ def test_what_is_missing_says_why() -> None:
         "graph": "--model NAME.ibert was not given",
         "fidelity": "--against MODEL was not given",
         "speed": "--no-bench was given",
-        "certificate": "there is no verify.json beside it",
+        "certificate": "there is no minilm.so.verify.json beside it",
     }
     parts = {"graph": None, "eval": None, "why": None, "bench": None, "certificate": None}
     html = render_page(document(library(missing=reasons, **parts)))
