@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 Calibration = Sequence[str] | Sequence[tuple[str, str]] | Sequence[Mapping[str, Any]]
 
-# The float model is compiled once per shape: a few lengths serve all texts.
+# Texts of like lengths come together; `Batch.trimmed` takes off what is left of padding.
 _LENGTH_STEP = 32
 _ROWS = 8
+# NumPy adds up to 128 numbers in eight sums, the same with zeros behind them as without. What is
+# longer is halved first, and comes out otherwise in the last bit.
+_SUMS, _HALVED = 8, 128
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,31 @@ class Batch:
     def lengths(self) -> NDArray[np.int64]:
         """Tokens per row, [batch]; 0 for a row that only fills the batch."""
         return np.asarray(self.mask.sum(axis=1), dtype=np.int64)
+
+    def trimmed(self, tokens: NDArray[np.bool_]) -> tuple[Batch, NDArray[np.bool_]]:
+        """Leave out rows and last columns of padding alone.
+
+        Sums over the tokens that are left keep their order.
+
+        Parameters
+        ----------
+        tokens
+            What is known of the tokens, [batch, seq_len].
+
+        Returns
+        -------
+        batch : Batch
+        tokens : numpy.ndarray
+            Of what is left.
+        """
+        if self.tokens:
+            return self, tokens
+        rows, length = self.lengths > 0, self.mask.shape[1]
+        if length <= _HALVED:
+            last = int(np.flatnonzero(self.mask.any(axis=0))[-1])
+            length = min(length, (last // _SUMS + 1) * _SUMS)
+        inputs = {name: array[rows, :length] for name, array in self.inputs.items()}
+        return Batch(inputs), tokens[rows, :length]
 
 
 def batches_of_texts(

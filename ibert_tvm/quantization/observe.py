@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import ModelError
 from .batches import Batch
+from .in_order import in_order
 from .observers import Statistics
 
 if TYPE_CHECKING:
@@ -91,21 +92,26 @@ def observe(
     with_rows = set(sampled)
     float_model = FloatModel(model.module, model.parameters, list(statistics))
     chosen = sampled_positions(batches, options.sample_tokens, options.seed)
-    for batch, positions in zip(batches, chosen, strict=True):
+
+    def see(part: tuple[Batch, NDArray[np.bool_]]) -> dict[str, Statistics]:
+        batch, positions = part[0].trimmed(part[1])
         inputs = {name: batch.inputs[name] for name in float_model.input_names}
-        values = float_model.run(inputs).values
-        for name, entry in statistics.items():
-            value = values[name]
+        seen = {name: Statistics() for name in statistics}
+        for name, value in float_model.captured(inputs):
             mask, chosen_here = batch.mask, positions
             if value.ndim == 3:
                 mask, chosen_here = (_as_long(part, value.shape[1]) for part in (mask, positions))
             _check_finite(name, value, mask)
             if value.ndim == 3:
                 kept = value[chosen_here] if name in with_rows else value[:0, 0]
-                entry.update(value[mask], kept, value[:, 0][mask[:, 0]])
+                seen[name].update(value[mask], kept, value[:, 0][mask[:, 0]])
             else:  # one vector per sequence: few enough to keep all
-                rows = value[batch.lengths > 0]
-                entry.update(rows, rows.copy())
+                seen[name].update(value, value.copy())
+        return seen
+
+    for seen in in_order(see, zip(batches, chosen, strict=True)):
+        for name, entry in statistics.items():
+            entry.merge(seen[name])
         advance()
     return statistics
 

@@ -64,6 +64,16 @@ class Statistics:
     first_square_sum: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
     first_count: int = 0
 
+    def merge(self, later: Statistics) -> None:
+        """Add what was seen of tokens that come after these."""
+        self.low = np.minimum(self.low, later.low) if self.low.size else later.low
+        self.high = np.maximum(self.high, later.high) if self.high.size else later.high
+        self.rows += later.rows
+        self.tokens += later.tokens
+        self.first_sum = self.first_sum + later.first_sum
+        self.first_square_sum = self.first_square_sum + later.first_square_sum
+        self.first_count += later.first_count
+
     def update(
         self,
         values: NDArray[np.float32],
@@ -81,17 +91,13 @@ class Statistics:
         first
             The first of each text, [texts, C]; without, or of none, nothing is known of these.
         """
-        low, high = values.min(axis=0), values.max(axis=0)
-        self.low = np.minimum(self.low, low) if self.low.size else low.astype(np.float64)
-        self.high = np.maximum(self.high, high) if self.high.size else high.astype(np.float64)
-        self.tokens += values.shape[0]
-        if sampled.shape[0]:
-            self.rows.append(sampled)
+        low, high = (ends.astype(np.float64) for ends in (values.min(axis=0), values.max(axis=0)))
+        seen = Statistics(low, high, [sampled] if sampled.shape[0] else [], values.shape[0])
         if first is not None and first.shape[0]:
-            self.first_sum = self.first_sum + first.sum(axis=0, dtype=np.float64)
-            squares = np.square(first, dtype=np.float64)
-            self.first_square_sum = self.first_square_sum + squares.sum(axis=0)
-            self.first_count += first.shape[0]
+            seen.first_sum = first.sum(axis=0, dtype=np.float64)
+            seen.first_square_sum = np.square(first, dtype=np.float64).sum(axis=0)
+            seen.first_count = first.shape[0]
+        self.merge(seen)
 
     @property
     def first(self) -> NDArray[np.float64] | None:

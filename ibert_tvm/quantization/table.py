@@ -21,10 +21,11 @@ from ibert_tvm.relay_passes.spec.presets import Preset, preset
 from ibert_tvm.relay_passes.spec.short_softmax import CONTEXT_BITS, VALUE_BITS
 
 from ..common.types import Array
+from .in_order import in_order
 from .observers import SMALLEST_RANGE, RangeForm, Statistics, choose_range, finer
 from .offsets import move_onto_grid, take_off_offsets
 from .options import CalibrationOptions
-from .smoothing import OperandForm, quantize_operand
+from .smoothing import OperandForm, OperandQuant, quantize_operand
 from .splitting import extra_columns
 from .weights import quantize_embedding
 
@@ -164,37 +165,41 @@ class TableBuilder:
         if self.options.forms.value_offsets and self.preset.smoothing:
             offsets = take_off_offsets(self.needed, statistics)
         self._narrow = self._narrow_values(statistics)
+        of_layers = [name for name in self.operands if self._layers(name)]
+        # What layers read of attention depends on what that averages.
         for name in self.operands:
-            readers = self._layers(name)
-            if readers:
-                limit, seen = self._limit(name), self._with_margin(name, statistics[name])
-                form = self._operand_form(name, limit)
-                chosen = quantize_operand(seen, readers, self.options, form)
-                least = self._least_steps(name, matmul)
-                if (chosen.activation.channel_scale < least).any():
-                    seen = seen.at_least(_ROOM * least)
-                    chosen = quantize_operand(seen, readers, self.options, form)
-                matmul[name] = chosen.activation
-                taken_off = offsets.get(self._averaged(name) or "")
-                for layer, rows in chosen.weights.items():
-                    bias = self.parameters[self.needed[layer].bias].astype(np.float64)
-                    bias = bias - offsets.get(layer, 0.0)
-                    if taken_off is not None:
-                        bias = bias + readers[layer] @ taken_off
-                    weights[layer] = _with_room(rows, bias, chosen.activation)
-                report.alphas[name] = chosen.alpha
-                report.errors[name] = chosen.error
-                if chosen.activation.by_row:
-                    report.by_row.append(name)
-            else:
-                quant = self._attention_operand(name, statistics[name])
-                if self.options.forms.first_tokens and name in offsets:
-                    offsets[name] = offsets[name] + move_onto_grid(
-                        name, self.needed, statistics, quant.channel_scale
-                    )
-                matmul[name] = quant
+            if name in of_layers:
+                continue
+            quant = self._attention_operand(name, statistics[name])
+            if self.options.forms.first_tokens and name in offsets:
+                offsets[name] = offsets[name] + move_onto_grid(
+                    name, self.needed, statistics, quant.channel_scale
+                )
+            matmul[name] = quant
             statistics[name].rows.clear()
             advance()
+
+        def choose(name: str) -> OperandQuant:
+            least = self._least_steps(name, averaged)
+            return self._layer_operand(name, statistics[name], least)
+
+        averaged = dict(matmul)
+        for name, chosen in zip(of_layers, in_order(choose, of_layers), strict=True):
+            matmul[name] = chosen.activation
+            taken_off = offsets.get(self._averaged(name) or "")
+            for layer, rows in chosen.weights.items():
+                bias = self.parameters[self.needed[layer].bias].astype(np.float64)
+                bias = bias - offsets.get(layer, 0.0)
+                if taken_off is not None:
+                    bias = bias + self.parameters[self.needed[layer].weight] @ taken_off
+                weights[layer] = _with_room(rows, bias, chosen.activation)
+            report.alphas[name] = chosen.alpha
+            report.errors[name] = chosen.error
+            if chosen.activation.by_row:
+                report.by_row.append(name)
+            statistics[name].rows.clear()
+            advance()
+        matmul = {name: matmul[name] for name in self.operands}
         report.coarser.update(self._coarsen_factors(matmul))
         table = QuantizationTable(
             self.preset.name,
@@ -207,6 +212,18 @@ class TableBuilder:
             calibrated=True,
         )
         return table, report
+
+    def _layer_operand(
+        self, name: str, statistics: Statistics, least: NDArray[np.float64] | float
+    ) -> OperandQuant:
+        """Choose the form of what layers read, of no finer steps than `_least_steps` says."""
+        seen, readers = self._with_margin(name, statistics), self._layers(name)
+        form = self._operand_form(name, self._limit(name))
+        chosen = quantize_operand(seen, readers, self.options, form)
+        if (chosen.activation.channel_scale < least).any():
+            seen = seen.at_least(_ROOM * least)
+            chosen = quantize_operand(seen, readers, self.options, form)
+        return chosen
 
     def _least_steps(
         self, name: str, matmul: Mapping[str, ActivationQuant]

@@ -6,7 +6,7 @@ Calibration, the check of an import against its source, and reports read named v
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,7 +129,27 @@ class FloatModel:
             If an input is missing, unknown, or of another shape than the first one.
         """
         values = self.given(inputs)
-        returned = [*self._outputs, *self._captured.values()]
+        for _ in self._computed(values, [*self._outputs, *self._captured.values()]):
+            pass
+        outputs = tuple(values[variable] for variable in self._outputs)
+        return FloatResult(outputs, {name: values[v] for name, v in self._captured.items()})
+
+    def captured(self, inputs: Mapping[str, AnyArray]) -> Iterator[tuple[str, Floats]]:
+        """Run one batch, and yield the captured values by name as they are computed.
+
+        One is kept no longer than others are computed from it, so that a run needs little memory
+        however many there are. Parameters and errors as of `run`.
+        """
+        names = {variable: name for name, variable in self._captured.items()}
+        values = self.given(inputs)
+        for variable in self._computed(values, ()):
+            if variable in names:
+                yield names[variable], values[variable]
+
+    def _computed(
+        self, values: dict[relax.Var, AnyArray], returned: Sequence[relax.Var]
+    ) -> Iterator[relax.Var]:
+        """Add each step's result to the values; drop what is neither read again nor returned."""
         uses = Counter(v for step in self.steps for v in step.operands.values())
         uses.update(returned)
         for step in self.steps:
@@ -137,12 +157,12 @@ class FloatModel:
             # A value that is no number is for the caller to find, by its name.
             with np.errstate(all="ignore"):
                 values[step.result] = step.operator.evaluate(**operands)
+            del operands
+            yield step.result
             for variable in {*step.operands.values(), step.result}:
                 uses[variable] -= sum(variable.same_as(v) for v in step.operands.values())
                 if not uses[variable]:
                     del values[variable]
-        outputs = tuple(values[variable] for variable in self._outputs)
-        return FloatResult(outputs, {name: values[v] for name, v in self._captured.items()})
 
     def given(self, inputs: Mapping[str, AnyArray]) -> dict[relax.Var, AnyArray]:
         """Return what the first of `steps` may read, the weights and checked inputs; see `run`."""

@@ -32,6 +32,10 @@ def test_evaluation_computes_every_value(tiny, batch, length):
         np.testing.assert_allclose(value, expected[name], atol=TOLERANCE, err_msg=name)
     for name, output in zip(tiny.outputs, result.outputs, strict=True):
         np.testing.assert_array_equal(output, result.values[name])
+    one_by_one = FloatModel(tiny.module, tiny.parameters, "all").captured(inputs)
+    for (name, value), known in zip(one_by_one, result.values, strict=True):
+        assert name == known
+        np.testing.assert_array_equal(value, result.values[name], err_msg=name)
 
 
 @pytest.mark.parametrize(
