@@ -62,7 +62,10 @@ def _is_installed(distribution: str) -> bool:
         return False
 
 
-_COMPILER = ("apache-tvm", "apache-tvm-ffi", "jinja2", "ml-dtypes", "safetensors", "scipy")
+_COMPILER = (
+    *("apache-tvm", "apache-tvm-ffi", "jinja2", "ml-dtypes", "safetensors", "scipy"),
+    "threadpoolctl",
+)
 _CUDA = ("crt", "nvcc", "nvdisasm", "runtime")
 _SERVER = ("fastapi", "httptools", "orjson", "prometheus-client", "uvicorn")
 _TORCH = ("torch", "transformers", "sentencepiece", "protobuf")
