@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..common.errors import UsageError
+from ..common.files import write_file
 from ..common.strict_json import JsonDict, JsonObject
 from ..model.model_info import ModelInfo
 from .bare_metal import inspect_package
@@ -22,6 +25,7 @@ def command(
     path: Path,
     *,
     source: HeadOptions,
+    sbom: Path | None = None,
     verbose: bool = False,
 ) -> CommandResult:
     """Show what a quantised model or a library holds, or what importing a model would match.
@@ -31,10 +35,13 @@ def command(
     path
         A NAME.ibert folder, a compiled library or package, or a model to import: a Hugging Face
         folder, an ONNX file, an exported torch program (.pt2).
+    sbom
+        Write a bill of materials (CycloneDX) of an artefact to this file.
 
     Examples
     --------
     ibert inspect minilm.so
+    ibert inspect minilm.so --sbom minilm.cdx.json
     ibert inspect model.onnx
     """
     from ibert_tvm.targets.bare_metal import is_package
@@ -47,9 +54,26 @@ def command(
             todo="give a model, a NAME.ibert folder or a library of `ibert compile`",
         )
     if is_source(path):
+        if sbom is not None:
+            raise UsageError(
+                f"there is no bill of materials of {path}",
+                why="it is no artefact of ibert_tvm, but a model to import",
+                todo="give a NAME.ibert folder, a library or a package",
+            )
         return inspect_model(path, source, verbose)
-    if path.is_dir() and is_package(path):
-        return inspect_package(path)
+    package = path.is_dir() and is_package(path)
+    result = inspect_package(path) if package else _inspect_artefact(path, verbose)
+    if sbom is None:
+        return result
+    from ..verification.materials import bill_of_materials
+
+    with write_file(sbom) as temporary:
+        text = json.dumps(bill_of_materials(path, result.document), indent=1) + "\n"
+        temporary.write_text(text, encoding="utf-8")
+    return replace(result, shown=[*result.shown, f"wrote {sbom}"])
+
+
+def _inspect_artefact(path: Path, verbose: bool) -> CommandResult:
     document = document_of(path)
     shown: list[str | Table] = [Table((), _lines(document, verbose))]
     if document.get("device_code", {}).get("kernels"):
@@ -88,6 +112,7 @@ def _lines(document: JsonDict, verbose: bool) -> list[tuple[str, str]]:
     if document["kind"] == "compiled library":
         target = document["target"]
         lines += [
+            ("digest", document["digest"]),
             ("target", str(target.get("name", ""))),
             ("runtime", _RUNTIMES.get(document["runtime"], document["runtime"])),
             ("runs on", _device_line(document)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ from .errors import ModelSourceError
 _INDEX = "model.safetensors.index.json"
 _LEGACY = "pytorch_model.bin"
 _ARTEFACT = "quantization.json"
+
+CARD = "README.md"
+"""What the hub calls a model's card: text behind some lines of YAML."""
+_STATED_LICENSE = re.compile(r"""^(license|license_name):[ \t]*["']?([\w.+-]+)""", re.MULTILINE)
 
 MAX_BYTES = 64 * 2**20
 MAX_DEPTH = 32
@@ -51,6 +56,17 @@ def read_json(file: Path, folder: Path, schema: Schema | None = None) -> Any:
             todo="copy the model folder again",
         ) from error
     return document
+
+
+def stated_license(folder: Path) -> str | None:
+    """Licence that the card of a model folder states; None without a card that can be read."""
+    try:
+        card = strict_json.read_bytes(folder / CARD, MAX_BYTES).decode("utf-8", "replace")
+    except DocumentError:
+        return None
+    begins, _, rest = card.partition("---\n")
+    stated: dict[str, str] = dict(_STATED_LICENSE.findall(rest.partition("\n---")[0]))
+    return None if begins else stated.get("license_name", stated.get("license"))
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:

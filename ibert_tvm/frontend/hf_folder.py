@@ -13,7 +13,7 @@ from ..common.schema import STRING, either, one_of
 from ..common.strict_json import JsonDict, JsonObject, shown
 from ..model.heads import HEADS, PooledTokens, WholePipeline, head_of_class
 from .errors import ModelSourceError
-from .folder_files import hub_snapshot, not_a_model, read_json, weight_files
+from .folder_files import hub_snapshot, not_a_model, read_json, stated_license, weight_files
 from .post_processing import read_post_processing
 from .sentence_pipeline import (
     Pipeline,
@@ -133,6 +133,7 @@ class HfFolder:
             "sha256": files_sha256(self.weights),
             "tokenizer": source_tokenizer(self.model, self.path),
             "notes": self._notes(head),
+            "license": stated_license(self.path),
             **read_post_processing(self.config, self.settings, head, str(self.path)),
         }
 

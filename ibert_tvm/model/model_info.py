@@ -130,6 +130,8 @@ class ModelInfo:
         one, and in artefacts of earlier versions.
     post_processing
         What the model's own library does with the outputs.
+    license
+        Of the model, as its source states it; None where it states none.
 
     Raises
     ------
@@ -159,6 +161,7 @@ class ModelInfo:
     default_prompt_name: str | None = None
     tokenizer_behaviour: Mapping[str, str] = field(default_factory=dict)
     post_processing: PostProcessing = field(default_factory=PostProcessing)
+    license: str | None = None
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -254,7 +257,7 @@ class ModelInfo:
 _LONGEST_NUMBER = 10
 _OMITTED = (
     *("image_size", "static_shape", "prompts", "default_prompt_name", "post_processing"),
-    "tokenizer_behaviour",
+    *("tokenizer_behaviour", "license"),
 )
 """Fields that a document has only where they are not empty."""
 _OPTIONAL_INTEGER = either(INTEGER, one_of(None))
@@ -289,6 +292,7 @@ _SCHEMA = {
     "default_prompt_name?": STRING,
     "problem_type?": STRING,
     "tokenizer_behaviour?": {"*": STRING},
+    "license?": STRING,
     "post_processing?": POST_PROCESSING_SCHEMA,
 }
 """What the fields of a document may hold."""

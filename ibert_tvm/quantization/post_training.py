@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ..common.strict_json import JsonDict, JsonObject
 from ..model.artefact import QuantizedModel
 from ..model.tokenization import Tokenizer
 from ..model.tokenizer_behaviour import behaviour
 from ..texts import packaged_texts
+from ..version import __version__
 from .batches import Calibration
 from .fidelity import PLAIN_FIDELITY, options_of
 from .options import CalibrationOptions
@@ -132,6 +135,7 @@ def assemble(
         parameters=lowered.parameters,
         info=replace(info, notes=(*info.notes, *_costs(lowered.scales, summary))),
         quantization={
+            "versions": {"ibert_tvm": __version__, "numpy": np.__version__},
             "preset": table.preset,
             **lowered.scales,
             "calibration": {k: v for k, v in summary.items() if k != "source_scales"},

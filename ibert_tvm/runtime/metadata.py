@@ -277,6 +277,7 @@ class LibraryMetadata:
         return {
             "kind": "compiled library",
             "path": str(self.path),
+            "digest": self.digest,
             "bytes": self.file_bytes,
             "parameter_bytes": self.weight_bytes,
             "target": dict(self.target),

@@ -9,13 +9,14 @@ from pathlib import Path
 from ...common.files import files_below
 from ...model.trained_scales import FILE, read_scales
 from ..errors import ModelSourceError
-from ..folder_files import hub_snapshot, is_hub_entry, is_model_folder
+from ..folder_files import CARD, hub_snapshot, is_hub_entry, is_model_folder
 from ..hf_folder import HfFolder, check_head, read_config
 from ..model import CanonicalModel
 from ..request import Request
 from .record import ModelSource, register_source
 
 _FILES = (".json", ".txt", ".safetensors", ".bin", ".model")
+"""Ends of names; and `CARD`."""
 
 
 def _load(
@@ -51,7 +52,7 @@ def _is_checkpoint(model: object) -> bool:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    return (file for file in files_below(path) if file.suffix in _FILES)
+    return (file for file in files_below(path) if file.suffix in _FILES or file.name == CARD)
 
 
 register_source(
