@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import UsageError
-from ..common.files import write_file
+from ..common.files import marked, write_file
 from ..common.strict_json import JsonDict, JsonObject
 from ..model.model_info import ModelInfo
 from .bare_metal import inspect_package
@@ -18,6 +18,7 @@ from .options import HeadOptions
 from .result import CommandResult
 from .tables import Table
 
+_BILL = marked("a bill of materials", b'"bomFormat": "CycloneDX"')
 _RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
 
 
@@ -67,7 +68,7 @@ def command(
         return result
     from ..verification.materials import bill_of_materials
 
-    with write_file(sbom) as temporary:
+    with write_file(sbom, _BILL) as temporary:
         text = json.dumps(bill_of_materials(path, result.document), indent=1) + "\n"
         temporary.write_text(text, encoding="utf-8")
     return replace(result, shown=[*result.shown, f"wrote {sbom}"])

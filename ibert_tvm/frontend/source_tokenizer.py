@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ from ..common.strict_json import JsonDict, decode, parse, read_bytes
 from ..model.tokenization import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_DEPTH, Tokenizer, refusing
 from ..model.tokenization import tokenizer_files as plain_files
 from ..model.tokenizer_behaviour import PROBE_LENGTHS, PROBES, ROWS, Rows, probe_rows
-from ..model.tokenizer_limits import check_charsmap, check_charsmaps
+from ..model.tokenizer_limits import check_charsmap, check_charsmaps, check_vocabulary
 from .errors import ModelSourceError
 from .sentence_pipeline import transformer_settings
 from .tokenizer_settings import (
@@ -119,12 +119,23 @@ def _read(folder: Path) -> dict[str, bytes]:
             content = read_bytes(file, MAX_TOKENIZER_BYTES)
             if file.suffix == ".json":
                 document = parse(decode(content), MAX_TOKENIZER_DEPTH)
+                check_vocabulary(_ids(file.name, document))
                 if file.name in _PARTLY:
                     content = _part(document, _PARTLY[file.name])
         except DocumentError as error:
             raise _refused(file, error.what, _COPY_AGAIN) from error
         files[file.name] = content
     return files
+
+
+def _ids(name: str, document: Any) -> Iterable[object]:
+    """Ids of a vocabulary that is a document, or in one."""
+    if name == "tokenizer.json":
+        model = document.get("model") if isinstance(document, Mapping) else None
+        document = model.get("vocab") if isinstance(model, Mapping) else None
+    elif name != "vocab.json":
+        return ()
+    return document.values() if isinstance(document, Mapping) else ()
 
 
 def _names_no_code(key: str, _value: Any) -> bool:

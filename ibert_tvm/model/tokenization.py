@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import DocumentError, IbertError, InputError, ModelError
 from ..common.strict_json import JsonDict, JsonObject, decode, parse, read_bytes
-from .tokenizer_limits import check_charsmaps, check_components
+from .tokenizer_limits import check_charsmaps, check_components, check_vocabulary
 
 # What a tokenizer may need, best first: the first group that is complete is the tokenizer itself.
 _GROUPS = (("tokenizer.json",), ("vocab.txt",), ("vocab.json", "merges.txt"))
@@ -278,6 +278,7 @@ class Tokenizer:
         """A copy as a `tokenizers.Tokenizer`, for packages that want one; it truncates nothing."""
         from tokenizers import Tokenizer as FastTokenizer
 
+        check_vocabulary(index for _, index in self.vocabulary())
         with self._lock:
             self._tokenizer.no_truncation()
             return FastTokenizer.from_str(self._tokenizer.to_str())

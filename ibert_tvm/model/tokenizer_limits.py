@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -23,6 +23,8 @@ MAX_EXPANDED_BYTES = 8 * 2**20
 MAX_ADDED_TOKENS = 64
 """That post-processors put around a text or a pair."""
 MAX_TYPE_ID = 255
+MAX_HOLES = 65_536
+"""Ids between those of a vocabulary that no token has: tokenizers lists each when it saves one."""
 MAX_AFFIX = 64
 """Characters of the prefix or suffix of parts of words."""
 MAX_WORD = 1_000
@@ -122,6 +124,21 @@ def check_charsmaps(tokenizer_json: bytes) -> None:
     for found in _CHARSMAP.finditer(content):
         digits = found[1].replace(b"\\", b"")
         check_charsmap(base64.b64decode(digits[: len(digits) // 4 * 4]))
+
+
+def check_vocabulary(ids: Iterable[object]) -> None:
+    """Refuse ids of a vocabulary, before it is saved, that leave too many others without a token.
+
+    Raises
+    ------
+    ModelError
+        If there are more than `MAX_HOLES`.
+    """
+    numbers = [number for number in ids if type(number) is int]
+    holes = max(numbers, default=0) - len(numbers)
+    if holes > MAX_HOLES:
+        why = f"its largest id is {max(numbers)}, and it has {len(numbers)} tokens"
+        raise _refused("model.vocab", why)
 
 
 def check_components(tokenizer: Any) -> Expansion:

@@ -15,7 +15,7 @@ from ibert_tvm.frontend import source_tokenizer as module
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.source_tokenizer import PROBES, source_tokenizer
 from ibert_tvm.frontend.tokenizer_settings import table
-from ibert_tvm.model.tokenization import Tokenizer
+from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
 from ibert_tvm.model.tokenizer_behaviour import probe_rows
 from tests.frontend.tokenizer_folders import WORDS, pairs_of_bytes, pieces, words
 from tests.snapshots import Messages
@@ -225,6 +225,22 @@ def test_a_map_of_sentencepiece_that_says_it_is_larger_than_it_is(
     file.write_bytes(model.SerializeToString())
     with messages.raises(ModelError):
         source_tokenizer(folder)
+
+
+@pytest.mark.parametrize("file", ["vocab.json", "tokenizer.json"])
+def test_an_id_far_behind_the_others(file: str, tmp_path: Path, messages: Messages) -> None:
+    """The package tokenizers lists every id below it that no token has: 8 GiB of them, for this."""
+    template = None if file == "vocab.json" else "<s> $A"
+    folder = pairs_of_bytes(tmp_path / "model", {"pad_token": "<pad>"}, template=template)
+    document = json.loads((folder / file).read_text())
+    vocabulary = document if template is None else document["model"]["vocab"]
+    vocabulary["a"] = 2**31
+    (folder / file).write_text(json.dumps(document))
+    with messages.raises(ModelError):
+        source_tokenizer(folder)
+    plain = Tokenizer(tokenizer_files(folder))
+    with messages.raises(ModelError):
+        plain.fast_copy()
 
 
 def test_without_transformers_settings_have_to_agree_with_tokenizer_json(
