@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.errors import DocumentError, LibraryError, ModelError, TargetError, UsageError
-from ..common.files import files_sha256, settled, write_folder
+from ..common.files import OutputKind, files_sha256, write_folder
 from ..common.integrity import MANIFEST, check_manifest, write_manifest
 from ..common.schema import STRING, check, either, integer, one_of
 from ..common.strict_json import JsonDict, read_json
@@ -59,6 +59,9 @@ def is_saved(folder: Path) -> bool:
     return (folder / SETTINGS).is_file()
 
 
+SAVED = OutputKind("a saved encoder", is_saved, folder=True)
+
+
 def write_saved(
     path: str | os.PathLike[str],
     library: Path,
@@ -88,8 +91,7 @@ def write_saved(
         If something else is there, or the folder cannot be written.
     """
     document = {"format": "ibert-encoder", "version": 1, **asdict(settings)}
-    replaceable = settled(Path(path).expanduser(), is_saved)
-    with write_folder(path, replaceable, "a saved encoder") as folder:
+    with write_folder(path, SAVED) as folder:
         shutil.copyfile(library, folder / LIBRARY)
         (folder / SETTINGS).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         if model is not None:
@@ -130,8 +132,8 @@ def _plain_copy(snapshot: Path) -> Path:
     """Copy a saved encoder out of the hub's cache, whose files are links, once; return the copy."""
     try:
         copy = cache_folder() / f"encoder-{files_sha256([snapshot / MANIFEST])[:32]}"
-        if not settled(copy, is_saved):
-            with write_folder(copy, False, "a saved encoder") as folder:
+        if not is_saved(copy):
+            with write_folder(copy, SAVED) as folder:
                 shutil.copytree(snapshot, folder, dirs_exist_ok=True)
     except (OSError, shutil.Error) as error:
         raise SavedEncoderError(
