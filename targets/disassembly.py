@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from .description import TargetDescription
+from .executable import Image, code_file
 from .linking import Tools
 from .machines import Function, Instruction
 
 _FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:$")
 _LINE = re.compile(r"^\s*([0-9a-f]+):\t(\S*)[ \t]*(.*)$")
-_DATA = re.compile(r"\.(?:word|short|byte|long|hword)")
+_PREFIX = re.compile(
+    r"rep(?:n?[ze])?|lock|bnd|notrack|data16|addr32|[c-gs]s|rex\S*|xacquire|xrelease"
+)
+_DATA = {".byte": 1, ".short": 2, ".hword": 2, ".word": 4, ".long": 4}
 
 
 def disassemble(paths: Sequence[Path], description: TargetDescription) -> str:
@@ -31,6 +36,22 @@ def disassemble(paths: Sequence[Path], description: TargetDescription) -> str:
     return tools.run(command, None, "cannot disassemble the code", todo)
 
 
+def disassemble_image(image: Image, description: TargetDescription) -> str:
+    """What objdump prints of the segments of an image, for `parse`.
+
+    Raises
+    ------
+    TargetError
+        If the target's disassembler is missing or fails.
+    """
+    if not image.segments:
+        return ""
+    with tempfile.TemporaryDirectory(prefix="ibert-audit-") as folder:
+        path = Path(folder) / "code"
+        path.write_bytes(code_file(image, description.machine))
+        return disassemble([path], description)
+
+
 def parse(listing: str) -> Iterator[Function]:
     """Functions of a listing; instructions in front of the first belong to one called ``?``."""
     current: Function | None = None
@@ -42,10 +63,10 @@ def parse(listing: str) -> Iterator[Function]:
         elif found := _LINE.match(line):
             address, mnemonic, rest = int(found[1], 16), found[2], found[3]
             current = current or Function("?", address)
-            if not _DATA.fullmatch(mnemonic):
+            if mnemonic in _DATA:
+                current.data[address] = _DATA[mnemonic], int(rest.split()[0].rstrip(","), 16)
+            else:
                 current.instructions.append(_instruction(address, mnemonic, rest))
-            elif mnemonic == ".word":
-                current.words[address] = int(rest.split()[0], 16)
     if current is not None:
         yield current
 
@@ -59,7 +80,10 @@ def is_unknown(one: Instruction) -> bool:
 def _instruction(address: int, mnemonic: str, rest: str) -> Instruction:
     operands, _, comment = re.sub(r"\s*[@;]\s*", "\0", rest, count=1).partition("\0")
     text = f"{mnemonic} {rest}".strip()
-    return Instruction(address, mnemonic, operands.strip(), _target(operands, comment), text)
+    operands = operands.strip()
+    while _PREFIX.fullmatch(mnemonic) and operands:
+        mnemonic, _, operands = operands.partition(" ")
+    return Instruction(address, mnemonic, operands.lstrip(), _target(operands, comment), text)
 
 
 def _target(operands: str, comment: str) -> int | None:

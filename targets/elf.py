@@ -22,6 +22,12 @@ def opened(source: Path | bytes) -> Iterator[ELFFile]:
         yield ELFFile(stream)
 
 
+def is_relocatable(path: Path) -> bool:
+    """Whether a file is an object, which no loader takes."""
+    with opened(path) as elf:
+        return bool(elf["e_type"] == "ET_REL")
+
+
 def symbols(source: Path | bytes, *tables: str) -> list[Symbol]:
     """Symbols of the tables that there are, by default those of ``.symtab``."""
     with opened(source) as elf:

@@ -24,7 +24,7 @@ from ibert_tvm.common.strict_json import JsonObject
 from .description import TargetDescription
 from .elf_check import check_elf
 from .library_check import LibraryCheck, check_library
-from .linking import Tools, kept_in_memory, replacing, unwritable
+from .linking import PLAIN_BRANCHES, PROTECTED, Tools, kept_in_memory, replacing, unwritable
 from .registry import check_runtime
 from .seal import seal_library
 from .weights import METADATA_ASSEMBLY, METADATA_FILE, weight_rows, write_weights
@@ -45,7 +45,7 @@ _SOURCES = {
 }
 
 ALIGNMENT = 64
-_FLAGS = ("-O2", "-fPIC", "-pthread", "-ffunction-sections")
+_FLAGS = ("-O2", "-fPIC", "-pthread", "-ffunction-sections", *PLAIN_BRANCHES)
 
 _OUR_SYMBOLS = (
     "ibert_weights",
@@ -146,7 +146,7 @@ def export_library(
                 *("-Wl,--version-script=exports.map", "-Wl,--gc-sections"),
                 *(f"-Wl,--undefined={symbol}" for symbol in _OUR_SYMBOLS),
             ]
-            arguments = ["-shared", "-fPIC", "-o", output, *objects, "-pthread", *flags]
+            arguments = ["-shared", "-fPIC", "-o", output, *objects, "-pthread", *flags, *PROTECTED]
             tools.compile(arguments, work, "cannot link the library")
 
         def pack(module: tvm.runtime.Module, *_: object) -> str:

@@ -6,19 +6,17 @@ file. What it cannot decode is a finding, not a pass.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .control_flow import ControlFlow
 from .description import TargetDescription
-from .disassembly import disassemble, is_unknown, parse
-from .elf import opened, symbols
+from .disassembly import disassemble, disassemble_image, is_unknown, parse
+from .elf import is_relocatable, symbols
+from .executable import Image, read_image
 from .machines import Instruction
-
-_PREFIX = re.compile(
-    r"rep(?:n?[ze])?|lock|bnd|notrack|data16|addr32|[c-gs]s|rex\S*|xacquire|xrelease"
-)
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,13 @@ class LibraryAudit:
 def audit_library(
     path: Path, description: TargetDescription, layers: Mapping[str, str] | None = None
 ) -> LibraryAudit:
-    """Disassemble every executable section of a library for a processor.
+    """Disassemble all that a loader makes executable of a library for a processor.
 
     Parameters
     ----------
     path
-        ELF file, which is not run.
+        ELF file, which is not run: a library, an image, or a relocatable object, which has no
+        segments yet, and of which the executable sections are disassembled.
     description
         Its target.
     layers
@@ -61,22 +60,58 @@ def audit_library(
     TargetError
         If the target's disassembler is missing or fails.
     """
-    return audit_code([path], description, layers)
+    if is_relocatable(path):
+        audit = read_listing(disassemble([path], description), description, layers)
+        names = {one.name for one in symbols(path)}
+        found = (*audit.findings, *_float_functions(names, description))
+        return LibraryAudit(audit.instructions, found)
+    image = read_image(path, description.machine)
+    code, data = _decoded(image, description)
+    wrong = [(one.address, why) for one in code if (why := _wrong(one, description)) is not None]
+    wrong += ControlFlow(image, code, data, description.machine.flow).findings()
+    found = tuple(
+        f"{_with_layer(image.function_of(address), layers or {})} at 0x{address:x}: {why}"
+        for address, why in sorted(wrong)
+    )
+    names = {*image.names.values(), *image.imports}
+    found += () if code else ("there is no code",)
+    found += _float_functions(names, description)
+    return LibraryAudit(len(code), (*image.findings, *found), tuple(image.needed))
 
 
-def audit_code(
-    paths: Sequence[Path], description: TargetDescription, layers: Mapping[str, str] | None = None
-) -> LibraryAudit:
-    """Disassemble every executable section of several ELF files: objects, images or libraries.
-
-    Parameters, results and errors are those of `audit_library`.
-    """
-    audit = read_listing(disassemble(paths, description), description, layers)
-    names = {one.name for path in paths for one in symbols(path, ".symtab", ".dynsym")}
+def _float_functions(names: set[str], description: TargetDescription) -> tuple[str, ...]:
     helpers = sorted(name for name in names if description.machine.is_float_function(name))
-    needed = tuple(name for path in paths for name in _needed(path))
-    found = tuple(f"{name}: a library function of floating point" for name in helpers)
-    return LibraryAudit(audit.instructions, (*audit.findings, *found), needed)
+    return tuple(f"{name}: a library function of floating point" for name in helpers)
+
+
+def _decoded(
+    image: Image, description: TargetDescription
+) -> tuple[list[Instruction], dict[int, tuple[int, int]]]:
+    """Instructions, and data between them by address, without zeros for alignment.
+
+    Linkers put these between sections, behind an instruction that does not go on.
+    """
+    code: list[Instruction] = []
+    data: dict[int, tuple[int, int]] = {}
+    rows: dict[int, Instruction | tuple[int, int]] = {}
+    for function in parse(disassemble_image(image, description)):
+        rows.update({one.address: one for one in function.instructions})
+        rows.update(function.data)
+    for segment in image.segments:
+        inside = sorted(address for address in rows if segment.address <= address < segment.end)
+        goes_on = False
+        for address, end in itertools.pairwise((*inside, segment.end)):
+            part = segment.content[address - segment.address : end - segment.address]
+            if not goes_on and not any(part) and image.state_of(address) != "d":
+                continue
+            row = rows[address]
+            if isinstance(row, Instruction):
+                code.append(row)
+                transfer = description.machine.flow.transfer(row)
+                goes_on = transfer is None or transfer.falls
+            else:
+                data[address] = row
+    return code, data
 
 
 def read_listing(
@@ -99,14 +134,15 @@ def read_listing(
         Code without an instruction is a finding.
     """
     count, findings = 0, []
+    constants = description.machine.flow.constants
     for function in parse(listing):
         name = _with_layer(function.name, layers or {})
+        if function.data and not constants:
+            findings.append(f"{name} at 0x{min(function.data):x}: no instruction")
         count += len(function.instructions)
         for one in function.instructions:
-            if is_unknown(one):
-                findings.append(f"{name} at 0x{one.address:x}: no instruction: {one.text}")
-            elif computes_floats(one, description):
-                findings.append(f"{name} at 0x{one.address:x}: {one.text}")
+            if (why := _wrong(one, description)) is not None:
+                findings.append(f"{name} at 0x{one.address:x}: {why}")
     if not count:
         findings.append("there is no code")
     return LibraryAudit(count, tuple(findings))
@@ -114,12 +150,16 @@ def read_listing(
 
 def computes_floats(one: Instruction, description: TargetDescription) -> bool:
     """Whether an instruction computes with floating-point numbers, by the rules of its machine."""
-    words = one.text.split()
-    while len(words) > 1 and _PREFIX.fullmatch(words[0]):
-        words.pop(0)
-    mnemonic, operands = words[0].lower(), " ".join(words[1:])
     machine = description.machine
-    return machine.is_floating_point(mnemonic, operands, description.has_float_registers)
+    return machine.is_floating_point(
+        one.mnemonic.lower(), one.operands, description.has_float_registers
+    )
+
+
+def _wrong(one: Instruction, description: TargetDescription) -> str | None:
+    if is_unknown(one):
+        return f"no instruction: {one.text}"
+    return one.text if computes_floats(one, description) else None
 
 
 def _with_layer(function: str, layers: Mapping[str, str]) -> str:
@@ -131,10 +171,3 @@ def _with_layer(function: str, layers: Mapping[str, str]) -> str:
     kernels: Iterable[str] = (name for name in layers if any(n.startswith(name) for n in names))
     kernel = max(kernels, key=len, default="")
     return f"{function} of layer {layers[kernel]}" if kernel else function
-
-
-def _needed(path: Path) -> list[str]:
-    """The libraries that a file is linked with."""
-    with opened(path) as elf:
-        dynamic = elf.get_section_by_name(".dynamic")
-        return [tag.needed for tag in dynamic.iter_tags("DT_NEEDED")] if dynamic else []

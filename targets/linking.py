@@ -20,6 +20,13 @@ from .programs import output_of, run
 from .toolchain import find_linker
 
 LIBRARY = OutputKind("a library that `ibert compile` wrote", seal_digest)
+
+# Code in pages of its own, which hold nothing else and cannot be written; a stack without code.
+PROTECTED = ("-Wl,-z,separate-code", "-Wl,-z,noexecstack")
+
+# Of C: the audit follows no jump through a table of addresses.
+PLAIN_BRANCHES = ("-fno-jump-tables",)
+
 _TODO = "check that the C toolchain works for this target; see `ibert doctor`"
 
 

@@ -16,7 +16,7 @@ from ibert_tvm.common.strict_json import JsonObject
 
 from ..description import TargetDescription
 from ..library_check import LibraryCheck, check_library
-from ..linking import Tools, replacing, unwritable
+from ..linking import PLAIN_BRANCHES, PROTECTED, Tools, replacing, unwritable
 from ..seal import seal_library
 from ..weights import METADATA_ASSEMBLY, METADATA_FILE, write_weights
 from .header import ABI_VERSION, GENERATED
@@ -36,6 +36,7 @@ _FUNCTIONS = (
 _DRIVER_FLAGS = (
     *("-std=c99", "-O2", "-fPIC", "-ffreestanding", "-ffunction-sections", "-fdata-sections"),
     *("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-Wall", "-Wextra"),
+    *PLAIN_BRANCHES,
 )
 
 
@@ -157,7 +158,7 @@ def _link(
             *("-shared", "-fPIC", "-nostartfiles", "-o", _NAME),
             *("driver.o", "weights.o", *objects),
             *("-Wl,--version-script=exports.map", "-Wl,--gc-sections", "-Wl,--as-needed"),
-            *("-Wl,-z,defs", "-Wl,-z,noexecstack"),
+            *("-Wl,-z,defs", *PROTECTED),
             *(f"-Wl,--undefined={name}" for name in _DATA_SYMBOLS),
         ]
         tools.compile(linking, work, "cannot link the library")

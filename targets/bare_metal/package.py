@@ -29,7 +29,7 @@ from ..aot.library import api_functions
 from ..aot.weights import weights_assembly
 from ..description import TargetDescription
 from ..elf import opened
-from ..linking import Tools
+from ..linking import PLAIN_BRANCHES, Tools
 from ..weights import WEIGHTS_FILE, write_weights
 from .c_weights import weights_c
 from .document import DOCUMENT, FORMAT, KIND
@@ -51,7 +51,7 @@ _LITTLE_ENDIAN = """\
 """
 CFLAGS = (
     *("-O2", "-std=c99", "-ffreestanding", "-ffunction-sections", "-fdata-sections"),
-    *("-fno-strict-aliasing", "-Wall"),
+    *("-fno-strict-aliasing", "-Wall", *PLAIN_BRANCHES),
 )
 _MEMORY_SOURCE = Path(__file__).with_name("memory.c")
 _SIZES = Path(__file__).with_name("sizes.h.in")

@@ -1,4 +1,4 @@
-"""A finished package, looked at again: every object of it, and the image that it links to."""
+"""A finished package, looked at again: the image that all its objects link to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from ibert_tvm.common.strict_json import JsonObject
 
 from ..aot.library import declared_functions
 from ..description import TargetDescription
-from ..library_audit import audit_code
 from ..linking import Tools
 from .options import C_SOURCES, OBJECTS
 from .package import FileNames, compile_sources
@@ -29,7 +28,7 @@ class PackageAudit:
     objects
         Files: as they are in the package, or compiled from its sources.
     instructions
-        Of all objects.
+        Of the image; 0 if there is none.
     findings
         Floating point, with function, layer and address; and what else `verify_package` refuses.
     outside
@@ -45,7 +44,7 @@ class PackageAudit:
 def audit_package(
     folder: Path, document: JsonObject, description: TargetDescription, work: Path
 ) -> PackageAudit:
-    """Disassemble every object of a package, link them with the compiler's library, look again.
+    """Link the objects of a package with the compiler's library, and check the image.
 
     Parameters
     ----------
@@ -71,8 +70,8 @@ def audit_package(
         if document["emit"] == C_SOURCES:
             outside.append("assembly that other compilers take")
     layers = {k["symbol"]: k["layer"] for f in document["functions"] for k in f["kernels"]}
-    audit = audit_code(objects, description, layers)
-    findings = list(audit.findings)
+    findings: list[str] = []
+    instructions = 0
     try:
         driver = (work / names.driver).with_suffix(".o")
         if driver not in objects:
@@ -80,17 +79,18 @@ def audit_package(
         entries = declared_functions(
             str(document["prefix"]), (str(f["symbol"]) for f in document["functions"])
         )
-        linked = verify_package(objects, driver, entries, work, description)
-        stated = int(document["memory"]["ram"]["stack"])
+        linked = verify_package(objects, driver, entries, work, description, layers)
+        instructions, stated = linked.instructions, int(document["memory"]["ram"]["stack"])
         if linked.stack.total > stated and document["emit"] == OBJECTS:
             findings.append(
                 f"the stack reaches {linked.stack.total} bytes; the package says {stated}"
             )
     except PackageError as error:
-        findings.append(": ".join(filter(None, (error.what, error.where, error.why))))
+        one_line = ": ".join(filter(None, (error.what, error.where, error.why)))
+        findings += error.findings or (one_line,)
     except TargetError as error:
         findings.append(f"the package cannot be linked: {error.what}: {error.why}")
-    return PackageAudit(objects, audit.instructions, tuple(findings), tuple(outside))
+    return PackageAudit(objects, instructions, tuple(findings), tuple(outside))
 
 
 def package_objects(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..machines import Function, StackError, StackRules
+from ..machines import Function, Goes, StackError, StackRules
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,16 @@ class _Graph:
         found: dict[int, bool] = {}
         pointed: Sequence[int] = ()
         for one in function.instructions:
-            kind, target = self.rules.transfer(one), one.target
-            if kind == "pointer":
+            transfer, target = self.rules.flow.transfer(one), one.target
+            if transfer is None or transfer.register == self.rules.flow.link:
+                continue
+            if transfer.goes in (Goes.POINTER, Goes.MEMORY):
                 if function.name not in self.pointers:
                     raise StackError(function.name, f"it calls through a pointer ({one.operands})")
                 pointed = self.pointers[function.name]
-            elif kind and target in self.functions:
+            elif target in self.functions:
                 assert target is not None  # None is no address of a function
-                if kind == "call" or target != function.address:
-                    found[target] = found.get(target, False) or kind == "call"
+                calls = transfer.goes is Goes.CALL
+                if calls or target != function.address:
+                    found[target] = found.get(target, False) or calls
         return found, pointed

@@ -4,7 +4,8 @@ All objects are linked with nothing but the compiler's own run-time library (lib
 64-bit arithmetic, no C library), into an image that is never run. On that image
 
 * no symbol is left undefined, not even a weak one, which would be a jump to address 0;
-* no floating-point instruction and no floating-point library function is left;
+* no floating-point instruction and no floating-point library function is left, and control stays
+  in the code that was looked at (`ibert_tvm.targets.library_audit`);
 * the stack is bounded along the call graph;
 * sizes are those of the sections.
 """
@@ -18,11 +19,11 @@ from pathlib import Path
 from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
-from ..disassembly import disassemble, is_unknown, parse
+from ..disassembly import disassemble, parse
 from ..elf import is_function, is_undefined, opened, symbols
-from ..library_audit import computes_floats
+from ..library_audit import audit_library
 from ..linking import Tools
-from ..machines import BareMetal, Function
+from ..machines import BareMetal
 from .stack import StackUse, frame_bytes, stack_use
 
 _SCRIPT = Path(__file__).with_name("verify.ld")
@@ -32,7 +33,15 @@ _REPORT = "this is a defect of the compiler: please report it"
 
 
 class PackageError(TargetError):
-    """A package that does not have the properties that it must have."""
+    """A package that does not have the properties that it must have.
+
+    Attributes
+    ----------
+    findings
+        Of the audit of its code; empty for other errors.
+    """
+
+    findings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,7 @@ def verify_package(
     entries: Sequence[str],
     folder: Path,
     description: TargetDescription,
+    layers: Mapping[str, str] | None = None,
 ) -> Verified:
     """Link objects into an image and check it.
 
@@ -91,6 +101,8 @@ def verify_package(
         Where the image is made.
     description
         The target.
+    layers
+        By kernel the layer that it computes.
 
     Raises
     ------
@@ -108,17 +120,19 @@ def verify_package(
             todo=_REPORT,
         )
     image = _link(objects, folder, description)
-    functions = read_functions(image, description)
+    audit = audit_library(image, description, layers)
+    if audit.findings:
+        raise _refused(audit.findings, description)
+    functions = list(parse(disassemble([image], description)))
     rules = bare_metal(description).stack
     sizes, names = _sections_and_functions(image)
     helpers = tuple(sorted(names - defined))
-    _refuse_floating_point(functions, names, description)
     return Verified(
         code_bytes=sizes[".text"],
         constant_bytes=sizes[".constants"],
         data_bytes=sizes[".data"] + sizes[".bss"],
         weight_bytes=sizes[".weights"],
-        instructions=sum(len(function.instructions) for function in functions),
+        instructions=audit.instructions,
         helpers=tuple(name for name in helpers if not name.startswith("$")),
         stack=stack_use(functions, entries, rules, _pointers(driver)),
         frames={function.name: frame_bytes(function, rules) for function in functions},
@@ -142,20 +156,6 @@ def bare_metal(description: TargetDescription) -> BareMetal:
         why="packages are for processors without operating system",
         todo="compile a library instead",
     )
-
-
-def read_functions(image: Path, description: TargetDescription) -> list[Function]:
-    """Disassemble a linked image; what is no instruction of the target is an error."""
-    functions = list(parse(disassemble([image], description)))
-    for function in functions:
-        for one in filter(is_unknown, function.instructions):
-            raise TargetError(
-                what="the code holds something that is no instruction",
-                where=f"target {description.name!r}, function {function.name} at {one.address:#x}",
-                why=f"the disassembler says: {one.text}",
-                todo="this is a defect of the compiler or of the disassembler: please report it",
-            )
-    return functions
 
 
 def largest_frame(source_object: Path, frames: Mapping[str, int]) -> int:
@@ -188,9 +188,7 @@ def _link(objects: Sequence[Path], folder: Path, description: TargetDescription)
         "-nostartfiles",
         "-T",
         str(_SCRIPT),
-        "-Wl,-e,0x10000",
-        "-Wl,--no-warn-rwx-segments",
-        "-Wl,-z,noexecstack",
+        *("-Wl,-e,0x10000", "-Wl,-z,noexecstack", "-Wl,--emit-relocs"),
         *(path.name for path in objects),
         "-lgcc",
         "-o",
@@ -212,23 +210,14 @@ def _sections_and_functions(image: Path) -> tuple[dict[str, int], set[str]]:
     return sizes, {one.name for one in functions if one["st_info"]["bind"] != "STB_LOCAL"}
 
 
-def _refuse_floating_point(
-    functions: Sequence[Function], names: set[str], description: TargetDescription
-) -> None:
-    """Refuse an image with a floating-point instruction or library function."""
-    found = [
-        f"{function.name}: {one.mnemonic} {one.operands}"
-        for function in functions
-        for one in function.instructions
-        if computes_floats(one, description)
-    ]
-    is_helper = description.machine.is_float_function
-    found += [f"library function {name}" for name in sorted(filter(is_helper, names))]
-    if found:
-        more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-        raise PackageError(
-            what="the package computes with floating-point numbers",
-            where=f"target {description.name!r}, {found[0].partition(':')[0]}",
-            why="; ".join(found[:5]) + more,
-            todo=_REPORT,
-        )
+def _refused(findings: tuple[str, ...], description: TargetDescription) -> PackageError:
+    """An error with the first findings of an audit; it has all of them."""
+    more = f" and {len(findings) - 5} more" if len(findings) > 5 else ""
+    error = PackageError(
+        what="the code of the package computes with floating-point numbers, or cannot be followed",
+        where=f"target {description.name!r}",
+        why="; ".join(findings[:5]) + more,
+        todo=_REPORT,
+    )
+    error.findings = findings
+    return error

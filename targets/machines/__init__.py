@@ -5,23 +5,36 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from .code import Function, Instruction, StackError, StackRules
+from .code import (
+    LOADED,
+    FlowRules,
+    Function,
+    Goes,
+    Instruction,
+    StackError,
+    StackRules,
+    Transfer,
+)
 from .record import RUNTIMES, BareMetal, Driver, Emulator, FloatUse, Linux, Machine, Toolchain
 
 __all__ = [
+    "LOADED",
     "MACHINES",
     "RUNTIMES",
     "BareMetal",
     "Driver",
     "Emulator",
     "FloatUse",
+    "FlowRules",
     "Function",
+    "Goes",
     "Instruction",
     "Linux",
     "Machine",
     "StackError",
     "StackRules",
     "Toolchain",
+    "Transfer",
 ]
 
 MACHINES: dict[str, Machine] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from .code import LOADED, FlowRules, Goes, Instruction, Transfer
 from .record import Driver, Emulator, Linux, Machine, Toolchain
 
 _FLOATING = re.compile(
@@ -19,6 +20,51 @@ def _is_floating_point(mnemonic: str, operands: str, has_registers: bool) -> boo
     return _FLOATING.fullmatch(mnemonic) is not None
 
 
+_BRANCHES = re.compile(r"b(?:\.\w+)?|c?bn?z|tbn?z|bc\.\w+")
+_REFUSED = re.compile(r"svc|hvc|smc|eret\w*|bl?ra\w+|reta\w+|dcps\d")
+_STOPS = ("brk", "udf", "hlt")
+_ONLY_READS = re.compile(
+    r"st(?!l?x[rp])\w+|cmp|cmn|tst|ccm[np]|[ct]bn?z|prfu?m|msr|b|bl|b\.\w+|blr|br|ret"
+)
+_PAIRS = re.compile(r"ldn?p|ldpsw|lda?xp|ld(?:add|clr|eor|set|smax|smin|umax|umin)\w*|swp\w*")
+
+
+_GENERAL = re.compile(r"[xw]\d+")
+
+
+def _transfer(one: Instruction) -> Transfer | None:
+    name = one.mnemonic
+    if name in ("blr", "br"):
+        return Transfer(Goes.POINTER, one.operands, falls=name == "blr")
+    if name == "ret":
+        return Transfer(Goes.POINTER, one.operands or "x30", falls=False)
+    if name == "bl":
+        return Transfer(Goes.CALL)
+    if _BRANCHES.fullmatch(name):
+        return Transfer(Goes.BRANCH, falls=name != "b")
+    if name in _STOPS:
+        return Transfer(Goes.STOP, falls=False)
+    return Transfer(Goes.REFUSED) if _REFUSED.fullmatch(name) else None
+
+
+def _sources(one: Instruction, register: str) -> tuple[str, ...] | None:
+    name, operands = one.mnemonic, one.operands.split(", ")
+    count = 2 if _PAIRS.fullmatch(name) else 1
+    written = {f"x{part[1:]}": part[0] for part in operands[:count] if _GENERAL.fullmatch(part)}
+    if re.search(rf"\[{register}(\]|, #-?\d+\]!)(?!$)|\[{register}, .*\]!", one.operands):
+        return ()  # an address that is moved on
+    if register not in written or _ONLY_READS.fullmatch(name):
+        return None
+    if name.startswith("ld") and written[register] == "x":
+        return (LOADED,)
+    if name in ("adr", "adrp"):
+        return (LOADED,)
+    # A page and a place on it. Whatever is added, the sum is the address of an instruction: all
+    # are four bytes and aligned.
+    moved = name == "mov" or (name == "add" and operands[-1].startswith("#"))
+    return (operands[1],) if moved and _GENERAL.fullmatch(operands[1]) else ()
+
+
 AARCH64 = Machine(
     name="aarch64",
     title="64-bit ARM",
@@ -26,6 +72,14 @@ AARCH64 = Machine(
     bits=64,
     triples=re.compile("aarch64|arm64"),
     is_floating_point=_is_floating_point,
+    flow=FlowRules(
+        _transfer,
+        _sources,
+        lambda _one, _thumb: None,
+        arguments=frozenset(f"x{number}" for number in range(8)),
+        preserved=frozenset(f"x{number}" for number in range(19, 30)),
+        link="x30",
+    ),
     general_registers=("-mgeneral-regs-only",),
     toolchains={
         "": Toolchain(

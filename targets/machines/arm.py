@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from .code import LOADED, FlowRules, Goes, Instruction, Transfer
 from .record import Emulator, FloatUse, Linux, Machine, Toolchain
 
 if TYPE_CHECKING:
@@ -39,6 +40,106 @@ def is_floating_point(mnemonic: str, operands: str, has_registers: bool) -> bool
     return bool(_TYPED.fullmatch(name) or _UNTYPED.fullmatch(name))
 
 
+_NAMED = re.compile(r"(?:^|.*, )[0-9a-f]+ <[^>]*>")
+_SUFFIX = re.compile(r"(?:eq|ne|cs|hs|cc|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)?(?:\.[nw])?$")
+_REFUSED = re.compile(r"(svc|swi|hvc|smc|rfe|srs|eret|bxj|tb[bh])\w*")
+_STOPS = ("udf", "udf.w", "bkpt", "hlt")
+_ONLY_READS = re.compile(
+    r"(st(?!l?ex)|push|cmp|cmn|tst|teq|cbn?z|i?t[te]*|nop|pld|b|dmb|le)\w*(\.\w+)*"
+)
+_PAIRS = re.compile(r"(ldrd|lda?exd|[us]m\w*l\w*|u?maal|vmov|mrrc)\w*(\.\w+)*")
+_LOADS = re.compile(r"(ldr(?![bhs]|d)|ldm|pop|ldrd)\w*(\.\w+)*")
+_OF_CODE = re.compile(r"(add|sub|addw|subw)(\.w)?")
+
+
+def _plain(mnemonic: str) -> tuple[str, bool]:
+    """A mnemonic without its condition and width, and whether it has a condition."""
+    bare = mnemonic.removesuffix(".n").removesuffix(".w")
+    for root in ("blx", "bl", "bx", "b", "pop", "ldm", "ldmia", "ldmfd", "ldr", "mov", "add"):
+        if bare == root:
+            return root, False
+        if bare.startswith(root) and _SUFFIX.fullmatch(bare.removeprefix(root)):
+            return root, True
+    return bare, False
+
+
+def transfer(one: Instruction) -> Transfer | None:
+    """The rule of all 32-bit ARM; see `FlowRules.transfer`."""
+    name, conditional = _plain(one.mnemonic)
+    operands = one.operands
+    if _NAMED.fullmatch(operands) and not name.startswith(("ld", "st", "v", "p")):
+        if name in ("bl", "blx"):
+            return Transfer(Goes.CALL, switches=name == "blx")
+        return Transfer(Goes.BRANCH, falls=conditional or name != "b")
+    if name in ("bx", "blx"):
+        return Transfer(Goes.POINTER, operands, falls=conditional or name == "blx")
+    if name in _STOPS:
+        return Transfer(Goes.STOP, falls=False)
+    if _REFUSED.fullmatch(name):
+        return Transfer(Goes.REFUSED)
+    if name.startswith(("pop", "ldm")) and re.search(r"\bpc\b", operands.partition("{")[2]):
+        return Transfer(Goes.RETURN, falls=conditional)
+    if not re.match(r"pc\b", operands) or _ONLY_READS.fullmatch(name):
+        return None
+    if name == "ldr":
+        returns = operands == "pc, [sp], #4"
+        return Transfer(Goes.RETURN if returns else Goes.MEMORY, falls=conditional)
+    if name == "mov" and re.fullmatch(r"pc, \w+", operands):
+        return Transfer(Goes.POINTER, operands[4:], falls=conditional)
+    # How libgcc begins in the middle of its division, whose 32 steps are three instructions each.
+    if name == "add" and re.fullmatch(r"pc, pc, \w+, lsl #2", operands):
+        return Transfer(Goes.WORDS, falls=conditional)
+    return Transfer(Goes.REFUSED)
+
+
+def _sources(one: Instruction, register: str) -> tuple[str, ...] | None:
+    name, operands = one.mnemonic, one.operands
+    split = operands.split(", ")
+    if _ONLY_READS.fullmatch(name) and "!" not in operands:
+        return None
+    several = _LOADS.fullmatch(name) and "{" in operands
+    if several and register in _listed(operands):
+        return (LOADED,)
+    base = re.search(rf"\[{register}(\], [^\]]|, [^\]]*\]!)|^{register}!", operands)
+    if base:
+        return ()
+    written = split[: 2 if _PAIRS.fullmatch(name) else 1]
+    if register not in written or _ONLY_READS.fullmatch(name) or several:
+        return None
+    _, conditional = _plain(name)
+    before = (register,) if conditional else ()
+    if _LOADS.fullmatch(name):
+        return (LOADED, *before)
+    moved = name in ("mov", "mov.w") or (conditional and name.startswith("mov"))
+    return (split[1], *before) if moved and not split[1].startswith("#") else ()
+
+
+def _listed(operands: str) -> set[str]:
+    """Registers of a list such as ``{r4, r5-r7, lr}``."""
+    inside = operands[operands.index("{") + 1 : operands.index("}")]
+    return set(inside.split(", "))
+
+
+def _reference(one: Instruction, thumb: bool) -> int | None:
+    if one.target is not None:
+        return one.target if not _NAMED.fullmatch(one.operands) else None
+    found = re.fullmatch(r"\w+, pc, #(\d+)", one.operands)
+    if not found or not _OF_CODE.fullmatch(one.mnemonic):
+        return None
+    base = (one.address + 4) & ~3 if thumb else one.address + 8
+    return base + (-int(found[1]) if one.mnemonic.startswith("sub") else int(found[1]))
+
+
+FLOW = FlowRules(
+    transfer,
+    _sources,
+    _reference,
+    arguments=frozenset({"r0", "r1", "r2", "r3"}),
+    preserved=frozenset({*(f"r{number}" for number in range(4, 10)), "sl", "fp"}),
+    link="lr",
+    before_return=re.compile(r"(push|str(\.w)?\s+\w+, \[sp)\b.*"),
+    constants=True,
+)
 FLOAT_FUNCTIONS = re.compile(r"__aeabi_(?:[fd]\w+|u?[il]2[fd]|h2[fd]\w*|c[fd]\w+)")
 TRIPLES = re.compile(r"(?:arm|thumb)(?:v\d.*)?(?<!b)")
 """Of little-endian ones: the others' end in b or eb."""
@@ -97,6 +198,7 @@ ARM = Machine(
     bits=32,
     triples=TRIPLES,
     is_floating_point=is_floating_point,
+    flow=FLOW,
     float_functions=FLOAT_FUNCTIONS,
     float_abis=("hard", "soft"),
     float_use=float_use,

@@ -1,9 +1,11 @@
-"""Disassembled code, and what the stack analysis asks about the instructions of a machine."""
+"""Disassembled code, and what analyses ask about the instructions of a machine."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from ibert_tvm.common.errors import TargetError
 
@@ -15,7 +17,7 @@ class Instruction:
     Attributes
     ----------
     address, mnemonic, operands
-        The operands without the disassembler's comment.
+        Without prefixes, and without the disassembler's comment.
     target
         The address that a comment or a branch names, if any.
     text
@@ -39,14 +41,89 @@ class Function:
         Its symbol.
     instructions
         In order of address.
-    words
-        32-bit constants in the code, by address.
+    data
+        What is said to be data in the code: number of bytes and value, by address.
     """
 
     name: str
     address: int
     instructions: list[Instruction] = field(default_factory=list)
-    words: dict[int, int] = field(default_factory=dict)
+    data: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+
+class Goes(Enum):
+    """Where an instruction that is no ordinary one goes on."""
+
+    CALL = "to the address that it names, and comes back"
+    BRANCH = "to the address that it names"
+    POINTER = "to the address that a register holds"
+    MEMORY = "to an address that it loads"
+    WORDS = "to one of the words behind it"
+    RETURN = "to an address that it takes from the stack"
+    STOP = "nowhere"
+    REFUSED = "into the operating system, or where nobody knows"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What an instruction does besides going on to the next.
+
+    Attributes
+    ----------
+    goes
+        Where.
+    register
+        That holds the address.
+    falls
+        Whether the next instruction may be reached from it as well.
+    switches
+        Whether it changes between ARM and Thumb instructions.
+    """
+
+    goes: Goes
+    register: str = ""
+    falls: bool = True
+    switches: bool = False
+
+
+LOADED = "loaded"
+"""Source of a register: memory, or the address of an instruction that the code names."""
+
+
+@dataclass(frozen=True)
+class FlowRules:
+    """How control passes through the code of a machine.
+
+    Attributes
+    ----------
+    transfer
+        Of instructions that do not only go on to the next.
+    sources
+        Where an instruction takes the new value of a register from: registers, `LOADED`, or an
+        empty tuple for a value that it computes; None if it leaves the register alone.
+    reference
+        The address of a constant or of an instruction that an instruction names, None if none; the
+        second argument is whether it is a Thumb instruction.
+    arguments
+        Registers in which callers hand over pointers.
+    preserved
+        Registers that functions leave as they were.
+    link
+        The register with the address to return to; empty where that is on the stack.
+    before_return
+        Instructions that put the address for a return on the stack.
+    constants
+        Whether compilers put constants between instructions.
+    """
+
+    transfer: Callable[[Instruction], Transfer | None]
+    sources: Callable[[Instruction, str], tuple[str, ...] | None]
+    reference: Callable[[Instruction, bool], int | None]
+    arguments: frozenset[str]
+    preserved: frozenset[str]
+    link: str = ""
+    before_return: re.Pattern[str] = re.compile(r"(?!)")
+    constants: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,12 +135,12 @@ class StackRules:
     lowered
         Bytes by which the instruction of a number in a function lowers the stack pointer, 0 if it
         does not; a StackError if the amount is not in the code.
-    transfer
-        ``"call"``, ``"branch"``, ``"pointer"`` for a call of what a register holds, or ``""``.
+    flow
+        Those of the machine.
     """
 
     lowered: Callable[[Function, int], int]
-    transfer: Callable[[Instruction], str]
+    flow: FlowRules
 
 
 class StackError(TargetError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from .code import StackRules
+from .code import FlowRules, StackRules
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
@@ -156,6 +156,8 @@ class BareMetal:
         Sources of the example firmware that are the machine's own, in ``examples/firmware``.
     compilers
         Preprocessor condition that holds for compilers of this machine.
+    pointer
+        Type of the relocation of a word that holds an address.
     neutral
         Section of an object that says how floats are passed, and a function that makes its content
         say that any convention is served; None where no linker asks.
@@ -169,6 +171,7 @@ class BareMetal:
     stack: StackRules
     start_up: tuple[str, ...]
     compilers: str
+    pointer: int
     neutral: tuple[str, Callable[[bytes], bytes]] | None = None
 
 
@@ -191,6 +194,8 @@ class Machine:
         (without prefixes such as ``rep``; with types, ``vadd.f32``), its operands, and whether the
         processor has registers that floats lie in. Without such registers even a move of one is an
         instruction too many.
+    flow
+        How control passes through its code.
     float_functions
         Library functions of floating point, besides those of all machines.
     float_abis
@@ -219,6 +224,7 @@ class Machine:
     bits: int
     triples: re.Pattern[str]
     is_floating_point: Callable[[str, str, bool], bool]
+    flow: FlowRules
     float_functions: re.Pattern[str] | None = None
     float_abis: tuple[str, ...] = ("",)
     float_use: Callable[[ELFFile], FloatUse] | None = None

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import re
 
-from .arm import FLOAT_FUNCTIONS, INTEGER_HELPERS, TRIPLES, float_use, is_floating_point
+from .arm import FLOAT_FUNCTIONS, FLOW, INTEGER_HELPERS, TRIPLES, float_use, is_floating_point
 from .arm_attributes import SECTION, with_either_convention
 from .code import Function, Instruction, StackError, StackRules
 from .record import BareMetal, Emulator, Machine, Toolchain
 
-_CALLS = re.compile(r"blx?(\.w)?")
-_BRANCHES = re.compile(r"(bl|blx|b|b[a-z]{2}|cbn?z)(\.[nw])?")
 _PUSHES = re.compile(r"(v?push|v?stmdb|stmfd)(\.[nw]|\.64|\.32)?")
 _STORES = re.compile(r"(str[a-z]*)(\.[nw])?")
 _LITERALS = re.compile(r"(ldr|movs?|movw|mvns?)(\.[nw])?")
-
-
-def _transfer(one: Instruction) -> str:
-    if one.mnemonic.startswith("blx") and one.target is None:
-        return "pointer" if _BRANCHES.fullmatch(one.mnemonic) else ""
-    if _CALLS.fullmatch(one.mnemonic):
-        return "call"
-    return "branch" if _BRANCHES.fullmatch(one.mnemonic) else ""
 
 
 def _lowered(function: Function, index: int) -> int:
@@ -64,8 +54,8 @@ def _constant(function: Function, index: int, register: str) -> int:
             continue
         if not _LITERALS.fullmatch(one.mnemonic):
             break
-        if one.mnemonic.startswith("ldr") and one.target in function.words:
-            return function.words[one.target]
+        if one.mnemonic.startswith("ldr") and one.target in function.data:
+            return function.data[one.target][1]
         if one.mnemonic.startswith(("mov", "mvn")) and "#" in one.operands:
             value = int(one.operands.split("#")[1], 0)
             return ~value & 0xFFFFFFFF if one.mnemonic.startswith("mvn") else value
@@ -108,6 +98,7 @@ THUMB = Machine(
     bits=32,
     triples=TRIPLES,
     is_floating_point=is_floating_point,
+    flow=FLOW,
     float_functions=FLOAT_FUNCTIONS,
     float_abis=("soft",),
     float_use=float_use,
@@ -118,9 +109,10 @@ THUMB = Machine(
     toolchains={"soft": Toolchain("arm-none-eabi-gcc", "arm-none-eabi", "gcc-arm-none-eabi")},
     emulator=Emulator("qemu-system-arm", "qemu-system-arm"),
     system=BareMetal(
-        stack=StackRules(_lowered, _transfer),
+        stack=StackRules(_lowered, FLOW),
         start_up=("startup.c", "semihosting.c"),
         compilers="defined(__arm__) || defined(__ICCARM__)",
+        pointer=2,  # R_ARM_ABS32
         neutral=(SECTION, with_either_convention),
     ),
 )

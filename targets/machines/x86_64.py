@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from .code import LOADED, FlowRules, Goes, Instruction, Transfer
 from .record import Driver, Linux, Machine
 
 _TYPE = r"(?:[sp][sdh]|nepbf16|pbf16)"
@@ -23,6 +24,73 @@ def _is_floating_point(mnemonic: str, operands: str, has_registers: bool) -> boo
     return _FLOATING.fullmatch(mnemonic) is not None
 
 
+_NAMED = re.compile(r"[0-9a-f]+ <[^>]*>")
+_BRANCHES = re.compile(r"(j(?!mp)\w+|loop\w*|xbegin)")
+_REFUSED = re.compile(r"(syscall|sysenter|int\d?|into|i?ret[fqd]|iret|sysret|sysexit|uiret)\w*")
+_STOPS = ("ud2", "hlt", "ud1", "ud0")
+
+_OLD = ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp")
+_NEW = tuple(f"r{number}" for number in range(8, 16))
+_WIDE = frozenset({*_OLD, *_NEW})
+# By each name of a register or of a part of it the whole.
+_PARTS = {
+    **{f"{name}{part}": name for name in _NEW for part in ("", "d", "w", "b")},
+    **{f"{part}{name[1:]}": name for name in _OLD for part in ("r", "e", "")},
+    **{f"{name[1:]}l": name for name in _OLD[4:]},
+    **{f"{name[1]}{half}": name for name in _OLD[:4] for half in "lh"},
+}
+_ONLY_READS = re.compile(r"(cmp|test|push|bt|nop|endbr64|prefetch\w*|call|j\w+|ret)w?")
+_EXCHANGES = re.compile(r"(xchg|xadd|mulx|cmpxchg\w*)")
+# What writes registers that are none of its operands.
+_HIDDEN = re.compile(
+    r"(i?div|mul|imul|c[wdq][dqe]e?|cqo|cbw|cpuid|rdtscp?|rdpmc|xgetbv|(?:lod|sto|mov|cmp|sca)s\w?"
+    r"|ins|outs|loop\w*|leave|enter|cmpxchg\w*|lahf|v?pcmp[ei]str[im])"
+)
+_HIDDEN_REGISTERS = frozenset({"rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp"})
+
+
+def _transfer(one: Instruction) -> Transfer | None:
+    name, operands = one.mnemonic, one.operands
+    if name in ("jmp", "call"):
+        falls = name == "call"
+        if _NAMED.fullmatch(operands):
+            return Transfer(Goes.CALL if falls else Goes.BRANCH, falls=falls)
+        if operands in _WIDE:
+            return Transfer(Goes.POINTER, operands, falls)
+        loads = operands.startswith("QWORD PTR [")
+        return Transfer(Goes.MEMORY if loads else Goes.REFUSED, falls=falls)
+    if _BRANCHES.fullmatch(name):
+        return Transfer(Goes.BRANCH)
+    if name == "ret":
+        return Transfer(Goes.RETURN, falls=False)
+    if name in _STOPS:
+        return Transfer(Goes.STOP, falls=False)
+    return Transfer(Goes.REFUSED) if _REFUSED.fullmatch(name) else None
+
+
+def _sources(one: Instruction, register: str) -> tuple[str, ...] | None:
+    name, (first, _, rest) = one.mnemonic, one.operands.partition(",")
+    if _EXCHANGES.fullmatch(name) and register in map(_PARTS.get, one.operands.split(",")):
+        return ()
+    if register in _HIDDEN_REGISTERS and _HIDDEN.fullmatch(name) and "xmm" not in first:
+        return () if name != "imul" or not rest else _written(first, register)
+    if _PARTS.get(first) != register or _ONLY_READS.fullmatch(name):
+        return None
+    if name == "pop" or (name == "lea" and "[rip" in rest):
+        return (LOADED,)
+    if name == "mov" and rest.startswith("QWORD PTR "):
+        return (LOADED,)
+    return (rest,) if name == "mov" and rest in _WIDE else ()
+
+
+def _written(operand: str, register: str) -> tuple[str, ...] | None:
+    return () if _PARTS.get(operand) == register else None
+
+
+def _reference(one: Instruction, _: bool) -> int | None:
+    return one.target if one.mnemonic == "lea" else None
+
+
 V2_FEATURES = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")
 """Of x86-64-v2 in the psABI, as ``/proc/cpuinfo`` names them."""
 
@@ -33,6 +101,14 @@ X86_64 = Machine(
     bits=64,
     triples=re.compile("x86_64|amd64"),
     is_floating_point=_is_floating_point,
+    flow=FlowRules(
+        _transfer,
+        _sources,
+        _reference,
+        arguments=frozenset({"rdi", "rsi", "rdx", "rcx", "r8", "r9"}),
+        preserved=frozenset({"rbx", "rbp", "r12", "r13", "r14", "r15"}),
+        before_return=re.compile(r"push\b.*|mov\s+QWORD PTR \[rsp\],.*"),
+    ),
     disassembler={"": ("-M", "intel")},
     general_registers=("-mgeneral-regs-only",),
     toolchains={},

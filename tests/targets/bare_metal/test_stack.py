@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from ibert_tvm.common.errors import TargetError
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.bare_metal import verification
 from ibert_tvm.targets.bare_metal.stack import StackUse, frame_bytes, stack_use
@@ -134,13 +131,3 @@ def test_recursion_is_refused() -> None:
     functions = _functions("00000100 <f>:\npush {lr}\nbl 100 <f>")
     with pytest.raises(StackError, match="it calls itself"):
         stack_use(functions, ["f"], RULES)
-
-
-@pytest.mark.parametrize("line", ["\t@ <UNDEFINED> instruction: 0xffff", ".inst\t0xffff"])
-def test_what_is_no_instruction_is_refused(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
-) -> None:
-    listing = f"00000100 <f>:\n  102:\t{line}\n"
-    monkeypatch.setattr(verification, "disassemble", lambda *_: listing)
-    with messages.raises(TargetError):
-        verification.read_functions(tmp_path / "image", get_target("cortex-m4"))

@@ -1,0 +1,170 @@
+"""Libraries whose floating point a look at sections from start to end does not show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A library, linked from assembly.
+
+    Attributes
+    ----------
+    target
+        A target whose tools are used.
+    source
+        Assembly; behind it stand the directives of `ENDS`.
+    finding
+        What the audit says, or a part of it.
+    flags
+        Of the linker.
+    sections
+        Whether its header leads to its sections.
+    """
+
+    target: str
+    source: str
+    finding: str
+    flags: tuple[str, ...] = ()
+    sections: bool = True
+
+
+_ONE_SEGMENT = ("-Wl,-z,noseparate-code",)
+_X86 = ".intel_syntax noprefix\n.text\n.globl f\n.type f, @function\n"
+_X86_FLOAT = "f: ret\n.section .rodata\ng: addss xmm0, xmm1\nret\n"
+# addss xmm0, xmm3; ret
+_IN_IMMEDIATE = "f: i: mov eax, 0xc3580ff3\nret\n"
+_A64 = ".text\n.globl f\n.type f, %function\n"
+_A32 = ".arm\n.text\n.globl f\n.type f, %function\n"
+_T32 = ".syntax unified\n.thumb\n.text\n.globl f\n.type f, %function\n.thumb_func\n"
+
+HIDDEN = {
+    "data in an executable segment": Hidden("x86-64", _X86 + _X86_FLOAT, "g at 0x", _ONE_SEGMENT),
+    "no sections": Hidden("x86-64", _X86 + _X86_FLOAT, "addss", _ONE_SEGMENT, sections=False),
+    "a writable segment": Hidden(
+        "x86-64", _X86 + "f: ret\n", "can be both written and executed", ("-Wl,-N",)
+    ),
+    "an executable stack": Hidden(
+        "x86-64", _X86 + "f: ret\n", "the stack of a process", ("-Wl,-z,execstack",)
+    ),
+    "code that the loader changes": Hidden(
+        "x86-64",
+        _X86 + "f: ret\n.balign 8\n.quad f\n",
+        "the loader changes its code",
+        ("-Wl,-z,notext",),
+    ),
+    "a jump into an immediate": Hidden(
+        "x86-64", _X86 + _IN_IMMEDIATE + "g: jmp i+1\n", "g at 0x1006: it jumps to what is no start"
+    ),
+    "a call into an immediate": Hidden(
+        "x86-64", _X86 + _IN_IMMEDIATE + "g: call i+1\nret\n", "it jumps to what is no start"
+    ),
+    "a jump to data": Hidden("x86-64", _X86 + "f: jmp g\n.section .rodata\ng: ret\n", "no start"),
+    "a table into an immediate": Hidden(
+        "x86-64",
+        _X86 + _IN_IMMEDIATE + '.section .data.rel.ro,"aw"\n.quad i+1\n',
+        "f at 0x1001: the pointer at 0x",
+    ),
+    "a start-up function in an immediate": Hidden(
+        "x86-64",
+        _X86 + _IN_IMMEDIATE + '.section .init_array,"aw"\n.quad i+1\n',
+        "is no start of an instruction",
+    ),
+    "a symbol in an immediate": Hidden(
+        "x86-64",
+        _X86 + _IN_IMMEDIATE + ".globl g\n.type g, @function\n.set g, i+1\n",
+        "g at 0x1001: addss xmm0,xmm3",
+    ),
+    "an address in an immediate": Hidden(
+        "x86-64", _X86 + _IN_IMMEDIATE + "lea rax, [rip+i+1]\njmp rax\n", "in the middle"
+    ),
+    "a computed jump": Hidden(
+        "x86-64",
+        _X86 + _IN_IMMEDIATE + "g: lea rax, [rip+i]\ninc rax\njmp rax\n",
+        "it jumps to a computed address: jmp rax",
+    ),
+    "a computed jump on one of two ways": Hidden(
+        "x86-64",
+        _X86 + "f: mov rax, [rdi]\ntest rsi, rsi\nje 1f\nadd rax, 1\n1: call rax\nret\n",
+        "it jumps to a computed address: call rax",
+    ),
+    "a computed argument": Hidden(
+        "x86-64",
+        _X86 + "f: i: lea rdi, [rip+i]\nadd rdi, 3\ncall g\nret\ng: jmp rdi\n",
+        "it jumps to a computed address: jmp rdi",
+    ),
+    "a computed result": Hidden(
+        "x86-64",
+        _X86 + "f: i: call g\njmp rax\ng: lea rax, [rip+i]\ninc rax\nret\n",
+        "it jumps to a computed address: jmp rax",
+    ),
+    "a computed return": Hidden(
+        "x86-64", _X86 + "f: i: lea rax, [rip+i]\ninc rax\npush rax\nret\n", "put on the stack"
+    ),
+    "a system call": Hidden("x86-64", _X86 + "f: syscall\nret\n", "the operating system"),
+    "64-bit data in an executable segment": Hidden(
+        "rpi4",
+        _A64 + "f: ret\n.section .rodata\ng: fadd s0, s0, s1\nret\n",
+        "g at 0x",
+        _ONE_SEGMENT,
+    ),
+    "64-bit data in a text section": Hidden(
+        "rpi4", _A64 + "f: ret\n.word 0x1e212800\n", "fadd s0, s0, s1"
+    ),
+    "a computed 64-bit jump": Hidden(
+        "rpi4", _A64 + "f: add x8, x8, x9\nbr x8\n", "it jumps to a computed address: br x8"
+    ),
+    "a computed 64-bit return": Hidden(
+        "rpi4", _A64 + "f: eor x30, x30, x1\nret\n", "it jumps to a computed address: ret"
+    ),
+    "32-bit data in an executable segment": Hidden(
+        "armv7-neon",
+        _A32 + "f: bx lr\n.section .rodata\n.word 0xee300a20\n",
+        "data that nothing reads as a constant: 0xee300a20",
+        _ONE_SEGMENT,
+    ),
+    "32-bit data in a text section": Hidden(
+        "armv7-neon", _A32 + "f: bx lr\n.word 0xee300a20\n", "data that nothing reads"
+    ),
+    "a jump to a constant": Hidden(
+        "armv7-neon",
+        _A32 + "f: ldr r0, g\nb g\ng: .word 0xee300a20\n",
+        "it jumps to what is no start",
+    ),
+    "code that goes on in a constant": Hidden(
+        "armv7-neon",
+        _A32 + "f: ldr r0, g\ng: .word 0xee300a20\nbx lr\n",
+        "it goes on where there is no instruction",
+    ),
+    "ARM code entered as Thumb": Hidden(
+        "armv7-neon",
+        _A32 + 'f: bx lr\ng: bx lr\n.section .data.rel.ro,"aw"\n.word g+1\n',
+        "is no start of an instruction",
+    ),
+    "a computed 32-bit jump": Hidden(
+        "armv7-neon", _A32 + "f: add r3, r3, #1\nbx r3\n", "it jumps to a computed address: bx r3"
+    ),
+    "a computed jump if one condition holds": Hidden(
+        "armv7-neon",
+        _A32 + "f: add r3, r3, #1\ncmp r0, #0\nldreq r3, [r1]\nbx r3\n",
+        "it jumps to a computed address: bx r3",
+    ),
+    "a computed counter": Hidden(
+        "armv7-neon", _A32 + "f: add pc, r0, r1\n", "or jumps to a computed address"
+    ),
+    "a computed Thumb jump": Hidden(
+        "armv7-neon", _T32 + "f: adds r3, #2\nbx r3\n", "it jumps to a computed address: bx r3"
+    ),
+    "data in the image of a microcontroller": Hidden(
+        "cortex-m4", _T32 + "f: bx lr\n.balign 4\n.word 0xee300a20\n", "data that nothing reads"
+    ),
+    "a computed jump of a microcontroller": Hidden(
+        "cortex-m4", _T32 + "f: adds r3, #2\nbx r3\n", "it jumps to a computed address: bx r3"
+    ),
+    "a table into the middle of an instruction": Hidden(
+        "cortex-m4",
+        _T32 + "f: ldr.w r0, [r1]\nbx lr\n.section .data\n.word f+2\n",
+        "is no start of an instruction",
+    ),
+}
