@@ -16,7 +16,7 @@ from .certificate import Certificate, Check
 from .checks import Advance, check_intervals, check_same_bits, check_tokenizer, one_line
 from .compiled import Compiled, CompiledLibrary, CompiledPackage
 from .derivation import check_derived
-from .inputs import random_batches
+from .inputs import check_amount, random_batches
 
 if TYPE_CHECKING:
     from ..targets.rpc import Address
@@ -70,6 +70,8 @@ def verify(
     ------
     UsageError
         If there is nothing at a path, or a library or package is given without its model.
+    VerificationError
+        If it lists shapes that its model does not take, or more than are verified.
     TargetError
         If a tool that a check needs is missing.
     """
@@ -110,6 +112,7 @@ def verify(
             ]
             return Certificate(path.name, digest, "", tuple(checks))
         quantized = QuantizedModel.load(model)
+        check_amount(compiled.shapes, quantized)
         checks = [
             Check("digests", compiled.facts),
             *check_tokenizer(compiled.info, compiled.tokenizer, quantized),

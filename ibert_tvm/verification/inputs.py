@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..common.errors import UsageError, VerificationError
 from ..common.types import Array
 from ..model.model_info import ModelInfo
+from ..model.shapes import check_shapes
+
+if TYPE_CHECKING:
+    from ..model.artefact import QuantizedModel
+
+_MOST_SHAPES = 64
+_MOST_TOKENS = 16_384
+_MOST_TOKENS_IN_ALL = 65_536
 
 Inputs = dict[str, Array]
 
@@ -19,6 +28,43 @@ class Batch(NamedTuple):
     rows: int
     tokens: int
     inputs: Inputs
+
+
+def check_amount(shapes: list[tuple[int, int]], model: QuantizedModel) -> None:
+    """Refuse shapes that a model is not compiled for, or that take too long to verify.
+
+    Parameters
+    ----------
+    shapes
+        Rows and tokens, as an artefact lists them.
+    model
+        What it is said to be made of.
+
+    Raises
+    ------
+    VerificationError
+        If the model does not take one of them, or they are more than one process should compile
+        again and run.
+    """
+    tokens = [rows * length for rows, length in shapes]
+    if len(shapes) > _MOST_SHAPES:
+        why = f"it lists {len(shapes)} shapes; at most {_MOST_SHAPES} are verified"
+    elif max(tokens, default=0) > _MOST_TOKENS:
+        why = f"it lists a shape of {max(tokens)} tokens; at most {_MOST_TOKENS} are verified"
+    elif sum(tokens) > _MOST_TOKENS_IN_ALL:
+        why = f"its shapes have {sum(tokens)} tokens; at most {_MOST_TOKENS_IN_ALL} are verified"
+    else:
+        try:
+            check_shapes(shapes, model)
+            return
+        except UsageError as error:
+            why = f"the model does not take a shape that it lists: {error.what}: {error.why}"
+    raise VerificationError(
+        "the shapes of the artefact are not verified",
+        why=why,
+        todo="compile the model for fewer or smaller shapes; do not use the artefact if it is not "
+        "your own",
+    )
 
 
 def random_batches(
