@@ -44,9 +44,9 @@ def test_a_product_past_int64_is_refused(messages) -> None:
 def test_any_batch_and_length(encoder, batch: int, length: int) -> None:
     module, parameters = encoder
     outputs, captured = evaluate_all(module, inputs(batch, length), parameters)
-    assert [output.shape for output in outputs] == [(batch, length, 40), (batch, 24), (batch, 24)]
+    assert [output.shape for output in outputs] == [(batch, length, 24), (batch, 24), (batch, 24)]
     assert [str(output.dtype) for output in outputs][1:] == ["int32", "int32"]
-    assert captured["attended"].dtype == np.int8 and captured["norm"].dtype == np.int16
+    assert captured["attention"].dtype == np.int8 and captured["embedding_norm"].dtype == np.int16
     assert captured["mean"] is outputs[1]
     assert evaluate(module, inputs(batch, length), parameters)[1].tolist() == outputs[1].tolist()
 
@@ -59,7 +59,7 @@ def test_padding_never_changes_a_real_token(encoder) -> None:
     short = {name: array[:, :9] for name, array in given.items()}
     _, padded = evaluate_all(module, given, parameters)
     _, exact = evaluate_all(module, short, parameters)
-    for name in ("attended", "norm2", "gelu", "relu"):
+    for name in ("attention", "output_norm", "gelu", "active"):
         np.testing.assert_array_equal(padded[name][:, :9], exact[name])
     np.testing.assert_array_equal(padded["mean"], exact["mean"])
 
@@ -79,7 +79,7 @@ def test_a_fully_masked_row_is_defined(encoder) -> None:
     given = inputs(2, 10)
     given["attention_mask"][1] = 0
     (_, mean, _), captured = evaluate_all(module, given, parameters)
-    np.testing.assert_array_equal(captured["attended"][1], 0)
+    np.testing.assert_array_equal(captured["attention"][1], 0)
     np.testing.assert_array_equal(mean[1], 0)
 
 
@@ -131,7 +131,7 @@ def test_a_value_that_does_not_fit_its_storage_is_refused(builder, messages) -> 
 def test_an_id_outside_the_table_is_refused(encoder, messages: Messages) -> None:
     module, parameters = encoder
     given = inputs(1, 4)
-    given["input_ids"][0, 2] = 30
+    given["input_ids"][0, 2] = 50
     with messages.raises(RangeError):
         evaluate(module, given, parameters)
 

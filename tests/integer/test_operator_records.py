@@ -410,14 +410,14 @@ def test_what_leaves_its_interval_is_found(encoder) -> None:
     planted = {
         **proven,
         "mean": replace(proven["mean"], low=low + 1),
-        "attended": replace(
-            proven["attended"],
-            stages={**proven["attended"].stages, "row_sum": (0, 3)},
+        "attention": replace(
+            proven["attention"],
+            stages={**proven["attention"].stages, "row_sum": (0, 3)},
         ),
     }
     found = check_unbounded(module, given, parameters, planted)
-    assert [line.split(":")[0] for line in found] == ["attended, row_sum", "mean"]
-    assert re.fullmatch(r"attended, row_sum: \[\d+, \d+\] leaves \[0, 3\]", found[0])
+    assert [line.split(":")[0] for line in found] == ["attention, row_sum", "mean"]
+    assert re.fullmatch(r"attention, row_sum: \[\d+, \d+\] leaves \[0, 3\]", found[0])
     assert found[1] == f"mean: [{low}, {high}] leaves [{low + 1}, {proven['mean'].high}]"
 
 
@@ -432,15 +432,15 @@ def test_a_program_is_a_list_of_calls_by_name(encoder) -> None:
         name: str(array.dtype) for name, array in parameters.items()
     }
     steps = {step.name: step for step in program.steps}
-    assert steps["attended"].operands == {
-        "q": "q.int8",
-        "k": "k.int8",
-        "v": "v.int8",
+    assert steps["attention"].operands == {
+        "q": "q_8",
+        "k": "k_8",
+        "v": "v_8",
         "mask": "attention_mask",
-        "multiplier": "attended.multiplier",
+        "multiplier": "context.multiplier",
     }
-    assert str(steps["attended"].type) == "int8[batch, seq_len, 24]"
-    assert program.outputs == ("relu", "mean", "tanh")
+    assert str(steps["attention"].type) == "int8[batch, seq_len, 24]"
+    assert program.outputs == ("output_norm", "mean", "tanh")
     given = inputs(3, 9)
     for one, other in zip(
         evaluate(program, given, parameters), evaluate(module, given, parameters), strict=True

@@ -72,16 +72,16 @@ def test_accumulator_bounds_are_exact(depth: int, low: int, span: int, seed: int
 
 def test_stages_of_reductions_are_reported(encoder) -> None:
     report = analyse_ranges(*encoder)
-    attended, norm = report.details["attended"], report.details["norm"]
+    attended, norm = report.details["attention"], report.details["embedding_norm"]
     assert attended.stages["score"] == (-8 * 127 * 127, 8 * 127 * 127)
     assert attended.stages["row_sum"][1] == attended.stages["exponential"][1] * report.max_seq_len
     assert {"sum", "mean", "square_sum", "inverse"} <= set(norm.stages)
     if attended.stages.keys() >= {"row_bits"}:
-        short = report.details["norm2"].stages
+        short = report.details["output_norm"].stages
         assert {"sum", "mean", "square_sum", "square_root"} <= set(short)
         assert short["mean"] == (-16383, 16383) and short["inverse"] == (2**14, 2**15 - 1)
-        assert attended.stages["row_bits"] == (8, 13) and 255 * report.max_seq_len < 2**13
-        assert attended.stages["context"] == (-255 * 127 * 24, 255 * 127 * 24)
+        assert attended.stages["row_bits"] == (8, 15) and 255 * report.max_seq_len < 2**15
+        assert attended.stages["context"] == (-255 * 127 * 66, 255 * 127 * 66)
     assert norm.width <= 64
 
 
@@ -89,19 +89,19 @@ def test_longest_sequence_comes_from_the_positions(encoder) -> None:
     module, parameters = encoder
     kinds = [step for step in ("absolute", "roberta") if f'"{step}"' in module.script()]
     assert (
-        analyse_ranges(module, parameters).max_seq_len == {"absolute": 24, "roberta": 22}[kinds[0]]
+        analyse_ranges(module, parameters).max_seq_len == {"absolute": 66, "roberta": 64}[kinds[0]]
     )
 
 
 def test_more_tokens_than_positions_are_refused(encoder) -> None:
     module, parameters = encoder
     with pytest.raises(RangeError) as caught:
-        analyse_ranges(module, parameters, max_seq_len=25)
+        analyse_ranges(module, parameters, max_seq_len=67)
     text = str(caught.value)
     assert text.startswith("positions up to ")
     assert text.endswith(
-        "  where: integer.embedding 'places'\n"
-        "  why: the table has 24 rows; sequences of 25 tokens are asked for\n"
+        "  where: integer.embedding 'position'\n"
+        "  why: the table has 66 rows; sequences of 67 tokens are asked for\n"
         "  what to do: use a shorter maximal sequence length"
     )
 
