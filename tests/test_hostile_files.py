@@ -106,10 +106,7 @@ def test_compressed_zeros(
         read_arrays(file)
 
 
-@pytest.mark.parametrize(
-    ("at", "value"),
-    [(6, 1), (8, 99)],
-)
+@pytest.mark.parametrize(("at", "value"), [(6, 1), (8, 99)])
 def test_archives_that_are_not_read(
     tmp_path: Path, at: int, value: int, messages: Messages
 ) -> None:

@@ -167,11 +167,7 @@ class RowProgram:
             self.builder.emit_func_output(outputs if len(outputs) > 1 else outputs[0], self.vars)
         module = relax.transform.Normalize()(self.builder.get())
         module["main"] = module["main"].with_attrs(
-            {
-                "num_input": len(self.arrays),
-                "ibert.kernel": self.kind,
-                "ibert.layer": self.name,
-            }
+            {"num_input": len(self.arrays), "ibert.kernel": self.kind, "ibert.layer": self.name}
         )
         batch = next(iter(self.arrays.values())).shape[0]
         emitter = GroupEmitter(layout_of(target), self.parameters, self.bounds, batch)

@@ -112,10 +112,7 @@ class _GivenProducts(KernelHeads):
     def output(self, entry: Callable[..., Ranged], multiplier: Stage, dtype: str) -> Stage:
         """Rows as they are computed, with one multiplier for all channels."""
         return self.domain.define(
-            "attended_rows",
-            self.weighed.shape,
-            lambda *index: entry(*index, multiplier[0]),
-            dtype,
+            "attended_rows", self.weighed.shape, lambda *index: entry(*index, multiplier[0]), dtype
         )
 
 

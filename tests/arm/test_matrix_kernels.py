@@ -29,12 +29,7 @@ LINEAR = (
     (106, 8, 4, "int8", "none"),
 )
 # Sequences, length, heads, channels of a head, padded tokens.
-ATTENTION = (
-    (2, 7, 2, 5, 2),
-    (1, 1, 1, 4, 0),
-    (1, 16, 2, 8, 3),
-    (2, 21, 1, 32, 4),
-)
+ATTENTION = ((2, 7, 2, 5, 2), (1, 1, 1, 4, 0), (1, 16, 2, 8, 3), (2, 21, 1, 32, 4))
 
 # Executed instructions of one fused linear layer 128 x 384 -> 384 with bias and requantisation,
 # 18.9 million multiply-accumulates: what the project set itself (a part of what CMSIS-NN's

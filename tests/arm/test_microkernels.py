@@ -17,13 +17,8 @@ from ibert_tvm.schedules.intrinsics.microkernels import (
     widening_sources,
 )
 from ibert_tvm.targets import DotInstruction, TargetDescription, get_target, microkernels
-from ibert_tvm.targets.microkernels import (
-    compile_microkernels,
-    microkernel_symbols,
-)
-from ibert_tvm.targets.microkernels import (
-    microkernel_sources as microkernel_paths,
-)
+from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_symbols
+from ibert_tvm.targets.microkernels import microkernel_sources as microkernel_paths
 from ibert_tvm.targets.processors import PROCESSORS
 from ibert_tvm.targets.processors.cortex_m import MLA, MULS, SMLAD
 from tests.arm.qemu_board import run_kernel

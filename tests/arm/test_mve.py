@@ -138,10 +138,7 @@ def test_linear_layers(
 @pytest.mark.parametrize(
     ("seq_len", "heads", "head_dim", "masked"),
     examples(
-        [(16, 2, 16, 3), (9, 1, 20, 0), (32, 1, 32, 31)],
-        (16, 2, 16, 3),
-        (9, 1, 20, 0),
-        unpack=True,
+        [(16, 2, 16, 3), (9, 1, 20, 0), (32, 1, 32, 31)], (16, 2, 16, 3), (9, 1, 20, 0), unpack=True
     ),
 )
 def test_attention(

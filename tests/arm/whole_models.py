@@ -14,10 +14,7 @@ from .tools import board, run_library
 
 
 def check_on_board(
-    model: QuantizedModel,
-    target: str,
-    shape: tuple[int, int],
-    inputs: dict[str, np.ndarray],
+    model: QuantizedModel, target: str, shape: tuple[int, int], inputs: dict[str, np.ndarray]
 ) -> None:
     """Compile for a board that runs Linux, run the library there, compare.
 

@@ -79,12 +79,7 @@ def everything(latency, **changes):
 
 
 # Milliseconds per GMAC on one thread; the ceiling of `documents` is 2.0.
-MET = {
-    "ibert": 2.2,
-    "openvino-int8": 2.7,
-    "onnxruntime-int8-dynamic": 4.0,
-    "openvino-fp32": 9.0,
-}
+MET = {"ibert": 2.2, "openvino-int8": 2.7, "onnxruntime-int8-dynamic": 4.0, "openvino-fp32": 9.0}
 
 
 def test_all_promises_met():

@@ -34,10 +34,7 @@ def shape_of(call: relax.Call) -> str:
     [
         (build.embedding(TABLE, IDS, name="a"), 'R.Tensor((batch, seq_len, 8), dtype="float32")'),
         (build.position_ids(IDS, name="a"), 'R.Tensor((batch, seq_len), dtype="int64")'),
-        (
-            build.linear(X, WEIGHT, BIAS, name="a"),
-            'R.Tensor((batch, seq_len, 4), dtype="float32")',
-        ),
+        (build.linear(X, WEIGHT, BIAS, name="a"), 'R.Tensor((batch, seq_len, 4), dtype="float32")'),
         (
             build.attention(X, X, X, MASK, name="a", num_heads=2, scale=1.0),
             'R.Tensor((batch, seq_len, 8), dtype="float32")',
@@ -126,9 +123,7 @@ def test_bound_shapes_are_still_canonical():
         lambda: module_of(
             lambda b, i, m, t: embed(b, i, t), extra=[tensor("table", 2), tensor("z", 1)]
         ),
-        lambda: module_of(
-            lambda b, i, m, t: b.emit(relax.op.sin(embed(b, i, t))),
-        ),
+        lambda: module_of(lambda b, i, m, t: b.emit(relax.op.sin(embed(b, i, t)))),
         lambda: module_of(
             lambda b, i, m, t: b.emit(build.tanh(embed(b, i, t, "same"), name="same"))
         ),

@@ -5,12 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.relay_passes.canonical import (
-    OPERATORS,
-    CanonicalError,
-    FloatModel,
-    check_canonical,
-)
+from ibert_tvm.relay_passes.canonical import OPERATORS, CanonicalError, FloatModel, check_canonical
 from tests.canonical.reference import Tiny, run
 
 # Float32 against float64, sums over at most 64 terms of size 10.
@@ -132,8 +127,7 @@ def test_an_unknown_value_is_refused(tiny, messages):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [lambda p: p.pop("q.bias"), lambda p: p.update({"q.bias": np.zeros(3, np.float32)})],
+    "change", [lambda p: p.pop("q.bias"), lambda p: p.update({"q.bias": np.zeros(3, np.float32)})]
 )
 def test_wrong_weights_are_refused(tiny, change, messages):
     parameters = dict(tiny.parameters)

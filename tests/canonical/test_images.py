@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 from tvm import relax, tirx
 
-from ibert_tvm.relay_passes.canonical import (
-    CanonicalError,
-    FloatModel,
-    build,
-    check_canonical,
-)
+from ibert_tvm.relay_passes.canonical import CanonicalError, FloatModel, build, check_canonical
 from tests.canonical.reference import run
 
 TOLERANCE = 2e-5

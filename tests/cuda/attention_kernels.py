@@ -177,11 +177,7 @@ def attention_kernel(
         for name, array in parameters.items()
     }
     builder = relax.BlockBuilder()
-    attrs = {
-        "num_input": len(inputs),
-        "ibert.kernel": "attention",
-        "ibert.layer": "attention",
-    }
+    attrs = {"num_input": len(inputs), "ibert.kernel": "attention", "ibert.layer": "attention"}
     with builder.function("main", [*inputs.values(), *constants.values()], attrs=attrs):
         with builder.dataflow():
             operands = [

@@ -236,11 +236,7 @@ def _program(case: LinearCase) -> _Program:
     built = p.builder.get()["main"]
     read = _read(built)
     leading = [var for name, var in inputs.items() if name in read]
-    attrs = {
-        "num_input": len(leading),
-        "ibert.kernel": "linear",
-        "ibert.layer": case.epilogue,
-    }
+    attrs = {"num_input": len(leading), "ibert.kernel": "linear", "ibert.layer": case.epilogue}
     function = relax.Function([*leading, *p.vars], built.body, built.ret_ty).with_attrs(attrs)
     module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
     return _Program(module, {var.name: arrays[var.name] for var in leading}, p.parameters, bounds)

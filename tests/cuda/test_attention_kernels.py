@@ -13,11 +13,7 @@ from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.schedules import ScheduleError, schedule_kernel
 from ibert_tvm.schedules.cuda.attention import AttentionRule
 from ibert_tvm.schedules.cuda.attention_operands import attention_sizes
-from ibert_tvm.schedules.cuda.attention_tile import (
-    AttentionSizes,
-    AttentionTile,
-    candidate_tiles,
-)
+from ibert_tvm.schedules.cuda.attention_tile import AttentionSizes, AttentionTile, candidate_tiles
 from ibert_tvm.schedules.stages import StageGraph
 from ibert_tvm.schedules.tiles import with_tile
 from ibert_tvm.targets import Gpu, get_target
@@ -299,10 +295,7 @@ def test_decisions_that_no_device_can_follow_are_refused(messages: Messages) -> 
         (AttentionTile(1, 1, 32, 3, True, True), "3 steps of 32 keys for 128 keys"),
         (AttentionTile(1, 1, 128, 1, True, True), ""),
         (AttentionTile(1, 1, 160, 1, True, True), "80 scores in registers: at most 64"),
-        (
-            AttentionTile(4, 4, 512, 1, True, True),
-            "105472 bytes of shared memory: at most 49152",
-        ),
+        (AttentionTile(4, 4, 512, 1, True, True), "105472 bytes of shared memory: at most 49152"),
     ],
 )
 def test_what_is_wrong_with_decisions(tile: AttentionTile, why: str) -> None:

@@ -71,13 +71,7 @@ def test_no_cuda_runtime(monkeypatch: pytest.MonkeyPatch, messages: Messages) ->
         cuda_runtime.cuda_runtime.__wrapped__()
 
 
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        "cpu",
-        "gpu:0",
-    ],
-)
+@pytest.mark.parametrize("wanted", ["cpu", "gpu:0"])
 def test_devices_that_cannot_be(path: Path, wanted: str, messages: Messages) -> None:
     with messages.raises(UsageError):
         load_library(path, device=wanted)

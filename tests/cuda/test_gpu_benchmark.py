@@ -167,10 +167,7 @@ def test_a_budget_ends_the_rounds(monkeypatch):
         ({}, ""),
         ({"bit_exact": False}, "its integers are not those of the integer specification"),
         ({"bit_exact": None}, "its integers were compared with nothing: no reference was prepared"),
-        (
-            {"cosine": 0.9},
-            "the cosine of its output to the float model's is 0.9, below 0.98",
-        ),
+        ({"cosine": 0.9}, "the cosine of its output to the float model's is 0.9, below 0.98"),
     ],
 )
 def test_no_peer_is_measured_broken(changes, problem):

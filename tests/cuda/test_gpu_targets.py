@@ -241,13 +241,7 @@ def test_the_driver_lists_its_gpus(monkeypatch: pytest.MonkeyPatch, messages: Me
 
 
 @pytest.mark.parametrize(
-    "library",
-    [
-        OSError("not found"),
-        FakeDriver(),
-        FakeDriver(error=100),
-        object(),
-    ],
+    "library", [OSError("not found"), FakeDriver(), FakeDriver(error=100), object()]
 )
 def test_without_a_gpu_the_reason_is_said(
     library: Any, monkeypatch: pytest.MonkeyPatch, messages: Messages

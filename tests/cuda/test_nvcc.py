@@ -146,10 +146,7 @@ def test_without_space_for_the_source_the_error_says_where(
 ) -> None:
     toolchain = cuda_toolchain()
     temporary.rmdir()
-    with (
-        messages.raises(TargetError),
-        compile_images(SOURCE, T4, toolchain, DEVICE_CODE, "t4"),
-    ):
+    with messages.raises(TargetError), compile_images(SOURCE, T4, toolchain, DEVICE_CODE, "t4"):
         pass
 
 

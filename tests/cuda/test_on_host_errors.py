@@ -212,10 +212,7 @@ def test_observed_access(body, message):
             "copy16_async(at + 512, a, true)",
             "st.shared.v4 of 16 bytes outside of every __shared__ variable: at byte 512 of 512",
         ),
-        (
-            "load_shared16(at + 4)",
-            "ld.shared.v4 of lane 0 at an address that is no multiple of 16",
-        ),
+        ("load_shared16(at + 4)", "ld.shared.v4 of lane 0 at an address that is no multiple of 16"),
     ],
 )
 def test_primitives_check_addresses(operation, message):

@@ -68,7 +68,4 @@ def test_functions_are_read_with_their_instructions() -> None:
         Instruction(48, "EXIT", ""),
     ]
     (move,) = found["first"]
-    assert (move.opcode, str(move)) == (
-        "HFMA2",
-        "HFMA2.MMA R3, -RZ, RZ, 0, 2.384185791015625e-07",
-    )
+    assert (move.opcode, str(move)) == ("HFMA2", "HFMA2.MMA R3, -RZ, RZ, 0, 2.384185791015625e-07")

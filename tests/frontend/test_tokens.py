@@ -184,12 +184,7 @@ def test_forms_of_layers(name: str) -> None:
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"padding": 1, "groups": 4},
-        {"stride": 2, "padding": 1},
-        {"dilation": 2},
-        {"padding": 3},
-    ],
+    [{"padding": 1, "groups": 4}, {"stride": 2, "padding": 1}, {"dilation": 2}, {"padding": 3}],
 )
 def test_convolutions_of_tokens_that_are_refused(
     settings: dict[str, int], messages: Messages

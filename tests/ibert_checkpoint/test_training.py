@@ -11,11 +11,7 @@ import ibert_tvm as ibert
 from ibert_tvm.train import prepare
 from tests.ibert_checkpoint.checkpoints import LAYERS, batch
 from tests.ibert_checkpoint.emulation import exact_floats, run_propagated
-from tests.ibert_checkpoint.test_bit_exact import (
-    assert_equal_everywhere,
-    captured,
-    oracle_of,
-)
+from tests.ibert_checkpoint.test_bit_exact import assert_equal_everywhere, captured, oracle_of
 
 LENGTHS = [20, 7, 31]
 

@@ -18,10 +18,7 @@ WIDTH, HEADS, PATCH = 24, 3, 4
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("architecture", "head", "tokens", "attention"),
-    [
-        ("vit", "pooled", 10, "sdpa"),
-        ("deit", "image_classification", 11, "eager"),
-    ],
+    [("vit", "pooled", 10, "sdpa"), ("deit", "image_classification", 11, "eager")],
 )
 def test_transformers_models(make, pixels, architecture, head, tokens, attention):
     model = make(architecture, head)

@@ -60,17 +60,11 @@ EXAMPLE = program(
         )
     ],
     input_ids=TOKENS,
-    **{
-        "words.weight": TensorType((30, 8), "int8"),
-        "words.multiplier": TensorType((1,), "int32"),
-    },
+    **{"words.weight": TensorType((30, 8), "int8"), "words.multiplier": TensorType((1,), "int32")},
 )
 LONGER = program(
     [
-        (
-            Embedding("words", 4),
-            {"ids": "input_ids", "table": "table", "multiplier": "multiplier"},
-        ),
+        (Embedding("words", 4), {"ids": "input_ids", "table": "table", "multiplier": "multiplier"}),
         (PrependTokens("longer"), {"x": "words", "tokens": "tokens"}),
         (Relu("relu"), {"x": "longer"}),
         (Add("sum"), {"a": "relu", "b": "longer"}),

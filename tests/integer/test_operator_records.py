@@ -66,7 +66,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
         },
     ],
     "capped_attention": [
-        {"num_heads": 2, "softmax": "short", "exponential": SHORT, **STORED, "cap": CAP},
+        {"num_heads": 2, "softmax": "short", "exponential": SHORT, **STORED, "cap": CAP}
     ],
     "channel_run": [{"first": 3, "channels": 5}],
     "attention_pool": [
@@ -180,9 +180,7 @@ def test_a_call_names_the_optional_operands_that_it_has() -> None:
 def test_a_call_with_other_operands_than_it_names_is_refused(operands, said: str, messages) -> None:
     attributes = {"name": "m", "fraction_bits": 1, "operands": said.replace(" ", "")}
     call = relax.Call(
-        tvm.ir.Op.get("integer.mean_pool"),
-        operands,
-        tvm.ir.make_node("ir.DictAttrs", **attributes),
+        tvm.ir.Op.get("integer.mean_pool"), operands, tvm.ir.make_node("ir.DictAttrs", **attributes)
     )
     messages.check(refused(lambda: operands_of(call)))
 
@@ -411,8 +409,7 @@ def test_what_leaves_its_interval_is_found(encoder) -> None:
         **proven,
         "mean": replace(proven["mean"], low=low + 1),
         "attention": replace(
-            proven["attention"],
-            stages={**proven["attention"].stages, "row_sum": (0, 3)},
+            proven["attention"], stages={**proven["attention"].stages, "row_sum": (0, 3)}
         ),
     }
     found = check_unbounded(module, given, parameters, planted)

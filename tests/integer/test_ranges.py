@@ -42,22 +42,14 @@ def test_extreme_parameters_stay_in_their_intervals(encoder) -> None:
     }
     arrays = {**parameters, **extreme}
     report = analyse_ranges(module, arrays)
-    given = {
-        "input_ids": np.full((1, 20), 29),
-        "attention_mask": np.ones((1, 20), np.int64),
-    }
+    given = {"input_ids": np.full((1, 20), 29), "attention_mask": np.ones((1, 20), np.int64)}
     _, captured = evaluate_all(module, given, arrays)
     for name, value in captured.items():
         low, high = report.values[name]
         assert low <= value.min() and value.max() <= high, name
 
 
-@given(
-    st.integers(1, 12),
-    st.integers(-128, 255),
-    st.integers(0, 200),
-    st.integers(0, 2**32),
-)
+@given(st.integers(1, 12), st.integers(-128, 255), st.integers(0, 200), st.integers(0, 2**32))
 def test_accumulator_bounds_are_exact(depth: int, low: int, span: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     weight = random.integers(-128, 128, (3, depth)).astype(np.int8)

@@ -10,11 +10,7 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import LoweringError, RangeError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.spec.released import (
-    ReleasedLayerNorm,
-    exact_factors,
-    layer_norm,
-)
+from ibert_tvm.relay_passes.spec.released import ReleasedLayerNorm, exact_factors, layer_norm
 
 BATCH, SEQ = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
 CHANNELS = 8

@@ -98,9 +98,7 @@ FAMILIES = {
         shape=(3, 40),
     ),
     "row scales": Family(
-        [("gated",), ("bert",)],
-        row_scale_models.row_scale_model,
-        _named(row_scale_models.inputs),
+        [("gated",), ("bert",)], row_scale_models.row_scale_model, _named(row_scale_models.inputs)
     ),
     "sentences": Family(
         _each([*sentence_model.MODULES]),

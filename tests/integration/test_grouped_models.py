@@ -12,12 +12,7 @@ from tvm import tirx
 import ibert_tvm as ibert
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.passes import (
-    IntegerProgram,
-    TargetKind,
-    lower_to_kernels,
-    phases_of,
-)
+from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, lower_to_kernels, phases_of
 from ibert_tvm.relay_passes.passes.pipeline import Lowered
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.cuda import CUDA_RULES

@@ -31,9 +31,7 @@ MODELS = {
 
 
 TARGETS = ("x86-avx512-vnni", "x86-64-v3", "x86-64")
-DEFAULT = [
-    ("paper", "x86-64-v3", [(1, 1), (3, 16)]),
-]
+DEFAULT = [("paper", "x86-64-v3", [(1, 1), (3, 16)])]
 ALL = [*itertools.product(MODELS, TARGETS, [SHAPES]), ("odd", "x86-avx-vnni", SHAPES)]
 
 

@@ -10,12 +10,7 @@ from tvm import relax, tirx
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.passes import (
-    IntegerProgram,
-    TargetKind,
-    lower_to_kernels,
-    phases_of,
-)
+from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, lower_to_kernels, phases_of
 from ibert_tvm.relay_passes.passes.share_kernels import called_kernels
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.schedules import schedule_module

@@ -86,8 +86,7 @@ def test_the_producer_takes_the_offset_and_the_bias_takes_it_back(
 
 
 @pytest.mark.parametrize(
-    ("layout", "dtype"),
-    [(UNSIGNED, "uint8"), (SIGNED, "int8"), (WIDE, "int8"), (WIDE, "uint8")],
+    ("layout", "dtype"), [(UNSIGNED, "uint8"), (SIGNED, "int8"), (WIDE, "int8"), (WIDE, "uint8")]
 )
 def test_operands_that_fit_the_instruction_stay(layout: KernelLayout, dtype: str) -> None:
     program = requantised_linear(dtype, 0, 127, 0)

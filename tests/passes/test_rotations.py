@@ -16,12 +16,7 @@ from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges, longest_sequence
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
-from ibert_tvm.relay_passes.passes import (
-    IntegerProgram,
-    TargetKind,
-    lower_to_kernels,
-    phases_of,
-)
+from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, lower_to_kernels, phases_of
 from ibert_tvm.relay_passes.passes.merge_projections import MergeProjections
 from ibert_tvm.relay_passes.spec.rotation import rotation_table
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors

@@ -48,8 +48,7 @@ def test_these_are_all_constants() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "arithmetic"),
-    examples([(n, a) for n in FUNCTIONS for a in ARITHMETICS], unpack=True),
+    ("name", "arithmetic"), examples([(n, a) for n in FUNCTIONS for a in ARITHMETICS], unpack=True)
 )
 def test_every_value(both_domains: Callable[..., Any], name: str, arithmetic: str) -> None:  # noqa: F811
     function, polynomial, largest = FUNCTIONS[name]

@@ -19,12 +19,7 @@ from ibert_tvm.relay_passes.spec.scalar import Scalar, _Shifted
 from ibert_tvm.relay_passes.spec.short_requantise import requantise_short, saturating_sum
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.relay_passes.spec.square_root import half_bits
-from ibert_tvm.relay_passes.spec.values import (
-    absolute,
-    clamp,
-    q15_multiply,
-    shift_right_round,
-)
+from ibert_tvm.relay_passes.spec.values import absolute, clamp, q15_multiply, shift_right_round
 from tests.examples import examples
 
 from .exact import Claims, Exact, claiming, exact

@@ -117,11 +117,7 @@ def test_bench_times_on_the_board(ibert: Ibert, servers: Servers, library: Path)
     assert math.isclose(result["sequences_per_second"], 4 / result["median_ms"] * 1e3)
     assert document["machine"]["processor"] == f"board {servers.tracker}"
     assert document["ceilings"] == {
-        "1": {
-            "instruction": "",
-            "gmacs": None,
-            "missing": "boards are not asked for their limit",
-        }
+        "1": {"instruction": "", "gmacs": None, "missing": "boards are not asked for their limit"}
     }
 
 

@@ -35,10 +35,7 @@ def _plan(
     ],
 )
 def test_plan(
-    shapes: list[tuple[int, int]],
-    batch: int,
-    length: int,
-    expected: list[tuple[int, int, int]],
+    shapes: list[tuple[int, int]], batch: int, length: int, expected: list[tuple[int, int, int]]
 ) -> None:
     assert _plan(shapes, batch, length) == expected
 
@@ -56,9 +53,6 @@ def test_plan(
     ],
 )
 def test_plan_of_functions_that_compute_no_padding(
-    shapes: list[tuple[int, int]],
-    batch: int,
-    length: int,
-    expected: list[tuple[int, int, int]],
+    shapes: list[tuple[int, int]], batch: int, length: int, expected: list[tuple[int, int, int]]
 ) -> None:
     assert _plan(shapes, batch, length, packed=True) == expected

@@ -15,12 +15,7 @@ from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer.operators.positions import DistanceProducts
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.types import TensorType
-from ibert_tvm.relay_passes.passes import (
-    IntegerProgram,
-    TargetKind,
-    lower_to_kernels,
-    phases_of,
-)
+from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, lower_to_kernels, phases_of
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import TargetDescription, get_target

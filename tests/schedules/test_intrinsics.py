@@ -16,11 +16,7 @@ from ibert_tvm.targets.processors import PROCESSORS
 from tests.schedules.machine import TARGETS, Kernels, runnable
 
 WITH_INSTRUCTION = [name for name in TARGETS if get_target(name).dot.name != "none"]
-MNEMONICS = {
-    "vpdpbusd_512": "vpdpbusd",
-    "vpdpbusd_256": "vpdpbusd",
-    "vpmaddwd_256": "vpmaddwd",
-}
+MNEMONICS = {"vpdpbusd_512": "vpdpbusd", "vpdpbusd_256": "vpdpbusd", "vpmaddwd_256": "vpmaddwd"}
 
 
 @pytest.fixture(scope="module", params=WITH_INSTRUCTION)

@@ -20,12 +20,7 @@ from ibert_tvm.schedules.key_blocks import (
     skip_key_blocks,
     split_keys,
 )
-from ibert_tvm.schedules.row_guard import (
-    ROW_COUNT,
-    guard_rows,
-    mark_sequence_loop,
-    mark_token_loop,
-)
+from ibert_tvm.schedules.row_guard import ROW_COUNT, guard_rows, mark_sequence_loop, mark_token_loop
 from ibert_tvm.targets import get_target
 from tests.cuda.attention_kernels import AttentionCase, attention_kernel
 

@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm.relay_passes.errors import RangeError
-from ibert_tvm.relay_passes.spec.clipped import (
-    ClippedFunction,
-    ClippedPolynomial,
-    clipped_scale,
-)
+from ibert_tvm.relay_passes.spec.clipped import ClippedFunction, ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.gelu import GELU, gelu_accurate
 from ibert_tvm.relay_passes.spec.logistic import SIGMOID, SILU, sigmoid, silu
 from ibert_tvm.relay_passes.spec.values import Ranged, trace
@@ -41,11 +37,7 @@ def gelu_constants(shift: int) -> tuple[float, ClippedPolynomial]:
     return scale, ClippedPolynomial.from_scale(scale, GELU)
 
 
-FUNCTIONS = [
-    (silu, silu_constants),
-    (sigmoid, sigmoid_constants),
-    (gelu_accurate, gelu_constants),
-]
+FUNCTIONS = [(silu, silu_constants), (sigmoid, sigmoid_constants), (gelu_accurate, gelu_constants)]
 
 
 def test_polynomials_in_real_numbers() -> None:

@@ -82,16 +82,10 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
         for scale in (1e-7, 1e-4, 1e-3, 0.1, 0.6)
     },
     **{
-        f"gelu up to {largest:g}": (
-            gelu(clipped_scale(GELU.limit, largest)),
-            [INT15],
-        )
+        f"gelu up to {largest:g}": (gelu(clipped_scale(GELU.limit, largest)), [INT15])
         for largest in (1.0, 5.0, 30.0, 200.0)
     },
-    "requantisation": (
-        lambda x: requantise_short(x, 29_000, 9, 7, 0, -127, 127),
-        [WIDE],
-    ),
+    "requantisation": (lambda x: requantise_short(x, 29_000, 9, 7, 0, -127, 127), [WIDE]),
     "requantisation with a zero point": (
         lambda x: requantise_short(x, 29_000, 9, 6, 17, 0, 255),
         [WIDE],

@@ -81,8 +81,7 @@ def test_no_deviation_exceeds_the_root(channels: int, epsilon: int) -> None:
 
 
 @given(
-    st.lists(st.integers(-INPUT_LIMIT, INPUT_LIMIT), min_size=1, max_size=9),
-    st.integers(4, 2**12),
+    st.lists(st.integers(-INPUT_LIMIT, INPUT_LIMIT), min_size=1, max_size=9), st.integers(4, 2**12)
 )
 def test_normalised_deviations_are_at_most_one_and_exact_to_2_to_the_14(x, epsilon) -> None:
     fraction = ShortLayerNorm.from_scale(1.0, epsilon / len(x), len(x)).root_fraction_bits

@@ -186,10 +186,7 @@ def test_factors_may_differ_by_thousands_between_channels() -> None:
 
 
 @given(
-    st.floats(2.0**-40, 0.99),
-    st.integers(1, 31),
-    st.sampled_from(list(NAMES.values())),
-    st.data(),
+    st.floats(2.0**-40, 0.99), st.integers(1, 31), st.sampled_from(list(NAMES.values())), st.data()
 )
 def test_any_factor_is_served_well_or_refused(real, bits, bounds, data) -> None:
     magnitude = 2**bits - 1

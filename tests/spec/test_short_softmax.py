@@ -235,11 +235,7 @@ def test_exponentials_agree_in_both_domains(both_domains, scale: float, target) 
         return softmax.exponential_of(masked, softmax.row_floor(largest), k)
 
     got = both_domains(
-        stage,
-        (acc, -edge, edge),
-        (top, softmax.MASKED - edge, edge),
-        (keep, 0, 1),
-        target=target,
+        stage, (acc, -edge, edge), (top, softmax.MASKED - edge, edge), (keep, 0, 1), target=target
     )
     assert (got[~keep] == 0).all()
 
@@ -251,11 +247,7 @@ def test_sums_and_contexts_agree_in_both_domains(both_domains, target) -> None:
     total = np.concatenate([[0, 255, 256, 511, 512, 2**17], random.integers(255, 2**17, 4090)])
     bits = both_domains(lambda s: softmax.sum_bits(s, 2**17), (total, 0, 2**17), target=target)
     factor = both_domains(
-        softmax.reciprocal,
-        (total, 0, 2**17),
-        (bits, 8, 18),
-        vectorise=False,
-        target=target,
+        softmax.reciprocal, (total, 0, 2**17), (bits, 8, 18), vectorise=False, target=target
     )
     for wide, limit in ((False, 128), (True, softmax.VALUE_LIMIT)):
         acc = total * random.choice([-limit, 1 - limit, -3, 0, 1, 77, limit - 1], total.size)

@@ -95,9 +95,7 @@ def test_an_emulator_that_is_missing_does_not_make_a_target_unavailable(
         ), program
 
 
-def test_a_host_that_is_not_known_is_listed_as_unavailable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_host_that_is_not_known_is_listed_as_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     host = list_targets()[0]
     assert host == TargetStatus(

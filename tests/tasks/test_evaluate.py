@@ -13,15 +13,7 @@ import pytest
 
 from ibert_tvm import Encoder
 from ibert_tvm.model.scores import normalized
-from ibert_tvm.tasks import (
-    TASKS,
-    DataError,
-    Options,
-    Side,
-    evaluate_task,
-    integer_side,
-    task_drop,
-)
+from ibert_tvm.tasks import TASKS, DataError, Options, Side, evaluate_task, integer_side, task_drop
 from tests.encoder.small_encoders import WORDS, tiny
 from tests.snapshots import Messages
 

@@ -46,7 +46,7 @@ def test_entities_of_seqevals_example() -> None:
 def test_tags_of_other_schemes() -> None:
     assert entities_of(["PER", "PER", "O"]) == {("PER", 0, 2)}
     assert entities_of(["U-PER", "B-PER", "L-PER", "L-PER"]) == {
-        *(("PER", 0, 1), ("PER", 1, 3), ("PER", 3, 4)),
+        *(("PER", 0, 1), ("PER", 1, 3), ("PER", 3, 4))
     }
 
 

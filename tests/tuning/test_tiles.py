@@ -14,13 +14,7 @@ from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
 from ibert_tvm.relay_passes.emit.group import row_count_argument
 from ibert_tvm.schedules import ScheduleError, schedule_kernel
-from ibert_tvm.schedules.tiles import (
-    AttentionTile,
-    LinearTile,
-    tile_of,
-    with_tile,
-    without_tile,
-)
+from ibert_tvm.schedules.tiles import AttentionTile, LinearTile, tile_of, with_tile, without_tile
 from ibert_tvm.schedules.tuning import default_decisions, tile_space, workload_key
 from ibert_tvm.schedules.tuning.database import tile_from_json
 from ibert_tvm.targets import TargetDescription, get_target

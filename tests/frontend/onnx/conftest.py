@@ -10,5 +10,5 @@ if any(find_spec(name) is None for name in ("onnx", "onnxruntime")):
     collect_ignore_glob += ["test_*.py"]
 if any(find_spec(name) is None for name in ("torch", "transformers", "onnxscript")):
     collect_ignore += [
-        *("test_exporters.py", "test_images.py", "test_more_models.py", "test_same_integers.py"),
+        *("test_exporters.py", "test_images.py", "test_more_models.py", "test_same_integers.py")
     ]

@@ -39,9 +39,7 @@ def embeddings(g: Graph, counts: bool = False) -> list[str]:
 def bert(fused_attention: str, mask: str) -> onnx.ModelProto:
     """One layer of BERT as ONNX Runtime's optimiser leaves it."""
     g = Graph(
-        opset=17,
-        inputs=("input_ids", "attention_mask", "token_type_ids"),
-        dtype=TensorProto.INT32,
+        opset=17, inputs=("input_ids", "attention_mask", "token_type_ids"), dtype=TensorProto.INT32
     )
     x, counts = embeddings(g, counts=mask == "counts")
     keep = {"raw": "attention_mask", "counts": counts}.get(mask, "")

@@ -43,13 +43,7 @@ def test_inputs_by_other_names(messages):
         load(model, inputs={"tokens:0": "input_ids"})
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        {"x": "input_ids"},
-        {"input_ids": "ids"},
-    ],
-)
+@pytest.mark.parametrize("names", [{"x": "input_ids"}, {"input_ids": "ids"}])
 def test_names_that_do_not_fit(names, messages):
     g = Graph()
     with messages.raises(UsageError):
@@ -65,11 +59,7 @@ def test_a_graph_without_token_ids(messages):
 
 @pytest.mark.parametrize(
     ("dtype", "shape"),
-    [
-        (TensorProto.FLOAT, ["b", "s"]),
-        (TensorProto.INT64, ["b", "s", 3]),
-        (91, ["b", "s"]),
-    ],
+    [(TensorProto.FLOAT, ["b", "s"]), (TensorProto.INT64, ["b", "s", 3]), (91, ["b", "s"])],
 )
 def test_inputs_of_another_kind(dtype, shape, messages):
     g = Graph()

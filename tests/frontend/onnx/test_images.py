@@ -76,12 +76,7 @@ def test_a_size_that_the_graph_leaves_free_is_given(messages: Messages) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "given"),
-    [
-        (("b", *SIZE), (3, 8, 8)),
-        ((1, *SIZE), None),
-        (("b", 3, 96), None),
-    ],
+    ("size", "given"), [(("b", *SIZE), (3, 8, 8)), ((1, *SIZE), None), (("b", 3, 96), None)]
 )
 def test_sizes_that_are_refused(size: Any, given: Any, messages: Messages) -> None:
     with messages.raises(UnsupportedModelError):

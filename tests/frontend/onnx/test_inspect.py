@@ -75,10 +75,7 @@ def test_inspect_as_json(ibert: Command, file):
 
 @pytest.mark.representatives(1)
 def test_a_refused_model_shows_everything_up_to_the_refusal(
-    ibert: Command,
-    file,
-    monkeypatch,
-    messages,
+    ibert: Command, file, monkeypatch, messages
 ):
     monkeypatch.setenv("COLUMNS", "300")
     onnx.save(encoder("Softplus"), file)
@@ -123,12 +120,7 @@ def test_token_arrays_calibrate_without_a_tokenizer(ibert: Command, file, tmp_pa
 
 
 @pytest.mark.slow
-def test_quantise_with_a_tokenizer_and_evaluate(
-    ibert: Command,
-    file,
-    tokenizer,
-    tmp_path,
-):
+def test_quantise_with_a_tokenizer_and_evaluate(ibert: Command, file, tokenizer, tmp_path):
     texts = tmp_path / "texts.txt"
     random = np.random.default_rng(1)
     texts.write_text("\n".join(" ".join(random.choice(WORDS, 9)) for _ in range(12)))

@@ -44,8 +44,7 @@ def rotary(kind: str, interleaved: int, columns: int = WIDTH, **attributes):
 
 
 @pytest.mark.parametrize(
-    ("kind", "interleaved", "part"),
-    examples(CASES, ("ort", 0, 0), ("onnx", 1, 0), unpack=True),
+    ("kind", "interleaved", "part"), examples(CASES, ("ort", 0, 0), ("onnx", 1, 0), unpack=True)
 )
 def test_rotary_embedding(kind: str, interleaved: int, part: int) -> None:
     model = imported(rotary(kind, interleaved, WIDTH // 2 if part else WIDTH))

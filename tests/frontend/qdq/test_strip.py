@@ -241,10 +241,7 @@ def test_blocks_repeat_their_scale_along_the_axis():
 def test_ranges_and_widths():
     assert [
         (grid(1, 0, d).low, grid(1, 0, d).high, grid(1, 0, d).bits) for d in ("int4", "uint8")
-    ] == [
-        (-8, 7, 4),
-        (0, 255, 8),
-    ]
+    ] == [(-8, 7, 4), (0, 255, 8)]
     assert not grid([1.0, np.inf], [0, 0]).usable
     assert not grid(0.0, 0).usable
 

@@ -73,10 +73,7 @@ def target_of(system: str = "linux") -> TargetDescription:
 
 
 def lowered(source: str, name: str, count: int, description: TargetDescription) -> LoweredKernel:
-    parameters = (
-        KernelParameter("int32", count, False, 4),
-        KernelParameter("int32", 64, True, 4),
-    )
+    parameters = (KernelParameter("int32", count, False, 4), KernelParameter("int32", 64, True, 4))
     signature = KernelSignature("ibert_kernel_x", parameters)
     return lower_kernels(from_source(source), {name: signature}, description)[name]
 

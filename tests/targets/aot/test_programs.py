@@ -102,9 +102,7 @@ def test_results_that_are_another_result_or_an_input(tmp_path: Path) -> None:
             "hidden": random.integers(-300, 300, (batch, seq_len, CHANNELS)).astype("int32"),
         }
         for one, other in zip(
-            caller.run(inputs),
-            evaluate(program.module, inputs, program.parameters),
-            strict=True,
+            caller.run(inputs), evaluate(program.module, inputs, program.parameters), strict=True
         ):
             np.testing.assert_array_equal(one, other)
 

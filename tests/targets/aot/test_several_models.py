@@ -37,10 +37,7 @@ def _models() -> dict[str, tuple[QuantizedModel, CompiledModel]]:
     table = np.roll(one.parameters["emb.weight"], 3)
     two = replace(one, parameters={**one.parameters, "emb.weight": table})
     return {
-        prefix: (
-            model,
-            ibert.compile(model, "host", [(1, 8)], runtime="none", prefix=prefix),
-        )
+        prefix: (model, ibert.compile(model, "host", [(1, 8)], runtime="none", prefix=prefix))
         for prefix, model in (("first", one), ("second_model", two))
     }
 
