@@ -68,8 +68,8 @@ test-bare: setup-dev  ## tests that ask for optional tools, where there are none
 test-slow: setup-dev  ## the tests marked slow: more cases of each kind, whole models
 	$(PYTEST) -m "slow and not record and not gpu" $(ARGS)
 
-test-record: setup-dev  ## the tests marked record: every case of what the slow ones show, hours
-	$(PYTEST) -m "record and not gpu" $(ARGS)
+test-record: setup-dev  ## the tests marked record, and properties on 1,000 examples each, hours
+	$(PYTEST) -m "(record or hypothesis) and not gpu" --hypothesis-profile=thorough $(ARGS)
 
 test-gpu: setup-dev  ## what needs an NVIDIA GPU; skipped, saying why, where there is none
 	$(BIN)/python -m pytest -m gpu $(ARGS)

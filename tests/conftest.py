@@ -20,8 +20,9 @@ from hypothesis import settings  # noqa: E402
 from tests.examples import spread  # noqa: E402
 
 # Deadlines would make the outcome depend on the load of the machine; a derandomised run gives
-# the same verdict for the same code.
-settings.register_profile("default", deadline=None, derandomize=True)
+# the same verdict for the same code. `make test-record` chooses the other profile.
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=1000)
 settings.load_profile("default")
 
 pytest_plugins = ["tests.snapshots", "tests.commands"]

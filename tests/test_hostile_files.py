@@ -118,7 +118,7 @@ def test_archives_that_are_not_read(
         read_arrays(tmp_path / "a.npz")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.lists(st.tuples(st.integers(0, 399), st.integers(0, 255)), min_size=1, max_size=4))
 def test_any_damaged_archive(changes: list[tuple[int, int]]) -> None:
     """Refused, or numbers."""

@@ -403,7 +403,7 @@ VALUES = st.sampled_from(LEAVES) | st.recursive(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 3), VALUES), min_size=1, max_size=3)
 )
@@ -432,7 +432,6 @@ def test_an_edited_document_is_refused_or_means_what_it_says(edits: Any) -> None
     assert json.loads(write_document(read)) == edited
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text() | st.text(alphabet='{}[]",:\\0123456789-.eE ntrufalsNI', max_size=40))
 def test_any_text_is_refused(text: str) -> None:
     with pytest.raises(DocumentError):
