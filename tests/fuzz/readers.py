@@ -137,6 +137,30 @@ def _compile_artefact(folder: Path) -> object:
     return hashlib.sha256((folder / "model.h").read_bytes()).hexdigest()
 
 
+@cache
+def _saved_encoders() -> list[Files]:
+    def build(work: Path) -> None:
+        from ibert_tvm.encoder.saved import Settings, write_saved
+        from tests.encoder.small_encoders import tiny
+
+        library = tiny("embedding").build(work / "model.so")
+        settings = Settings(16, {"query": "a: "}, "query", "dot", 2)
+        write_saved(work / "a", library, settings, None, None, "card")
+
+    return _built("saved", build)
+
+
+def _damage_settings(files: Files, rng: random.Random) -> Files:
+    return damaged(files, rng, ["model.so"])
+
+
+def _read_saved(folder: Path) -> object:
+    """Its settings; the library, which is a program, has a reader of its own."""
+    from ibert_tvm.encoder import saved
+
+    return repr(saved._read(folder))
+
+
 # -- libraries ----------------------------------------------------------------------------------
 
 
@@ -727,6 +751,7 @@ def _ask(folder: Path) -> object:
 READERS: dict[str, Reader] = {
     "artefact": Reader(_artefacts, _read_artefact, _manifest_again),
     "compile": Reader(_artefacts, _compile_artefact, _manifest_again),
+    "saved-encoder": Reader(_saved_encoders, _read_saved, _manifest_again, _damage_settings),
     "library": Reader(_libraries, _read_library, _seal_again, _damage_library),
     "seal": Reader(_libraries, _seal_library, damage=_damage_library),
     "package": Reader(_packages, _read_package, _manifest_again),
