@@ -41,6 +41,11 @@ class IbertEmbeddings(Embeddings):
         self.encoder = model if isinstance(model, Encoder) else Encoder(model, **options)
         self.encode_options = dict(encode_options or {})
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Digest of the library, for the metadata of documents; other vectors come of another."""
+        return {"model_digest": self.encoder.library.metadata.digest}
+
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Vectors of documents, with the model's prompt for them where it has one."""
         vectors = self.encoder.encode_document(texts, **self.encode_options)

@@ -148,7 +148,8 @@ class IbertModule(InputModule):
         -------
         dict
             With ``sentence_embedding`` [texts, channels], ``token_embeddings`` [texts, tokens,
-            channels], or both, float32.
+            channels], or both, float32, and ``model_digest``: that of the library, which
+            ``encode(texts, output_value=None)`` gives with the vectors.
         """
         library = self.encoder.library
         inputs: dict[str, Any] = {
@@ -158,6 +159,7 @@ class IbertModule(InputModule):
         for record in library.metadata.outputs:
             if feature := KINDS[record.kind].feature:
                 features[feature] = torch.from_numpy(outputs[record.name])
+        features["model_digest"] = library.metadata.digest
         return features
 
     def save(self, output_path: str, *_arguments: Any, **_options: Any) -> None:

@@ -43,6 +43,8 @@ class IbertModel(torch.nn.Module):
         self.config = transformers.PretrainedConfig(
             id2label=labels,
             label2id={label: index for index, label in labels.items()},
+            name_or_path=str(encoder.library.metadata.path),
+            model_digest=encoder.library.metadata.digest,
         )
         self.device = torch.device("cpu")
 

@@ -45,6 +45,7 @@ def test_langchain_embeds_queries_and_documents(encoder: Encoder) -> None:
     store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
     (found,) = store.similarity_search("big", k=1)
     assert found.page_content == TEXTS[int((alone @ query).argmax())]
+    assert embeddings.metadata == {"model_digest": encoder.library.metadata.digest}
 
 
 def test_llama_index_embeds_queries_and_documents(encoder: Encoder) -> None:
@@ -62,6 +63,24 @@ def test_llama_index_embeds_queries_and_documents(encoder: Encoder) -> None:
     assert embedding.model_name == "tiny.so"
 
 
+def test_llama_index_notes_the_library_of_vectors(encoder: Encoder) -> None:
+    needs("llama_index.core")
+    from llama_index.core.schema import MetadataMode, TextNode
+
+    from ibert_tvm.adapters.llama_index import IbertEmbedding
+
+    embedding, digest = IbertEmbedding(encoder), encoder.library.metadata.digest
+    assert embedding.to_dict()["model_digest"] == digest  # of which caches of pipelines have a key
+    nodes = [TextNode(text=text) for text in TEXTS]
+    vectors = encoder.encode(TEXTS, prompt_name="document").tolist()
+    for _ in range(2):
+        found = [*embedding(nodes[:2]), *asyncio.run(embedding.acall(nodes[2:]))]
+        assert [node.embedding for node in found] == vectors
+        assert [node.metadata for node in found] == [{"model_digest": digest}] * len(TEXTS)
+    for mode in (MetadataMode.EMBED, MetadataMode.LLM):
+        assert [node.get_content(mode) for node in found] == TEXTS
+
+
 def with_head(kind: str, folder: Path) -> Encoder:
     needs("transformers")
     return Encoder(tiny(kind).build(folder / f"{kind}.so"))
@@ -73,7 +92,9 @@ def test_transformers_extracts_features(tmp_path: Path, messages: Messages) -> N
     from ibert_tvm.adapters.transformers import pipeline
 
     texts = ["hello world", "big"]
-    found = pipeline("feature-extraction", encoder, return_tensors=True)(texts)
+    extract = pipeline("feature-extraction", encoder, return_tensors=True)
+    assert extract.model.config.model_digest == encoder.library.metadata.digest
+    found = extract(texts)
     alone = encoder.encode(texts, output_value="token_embeddings")
     for tensor, own in zip(found, alone, strict=True):
         np.testing.assert_array_equal(tensor[0].numpy(), own.numpy())
@@ -103,6 +124,8 @@ def test_sentence_transformers_has_a_module(
     np.testing.assert_array_equal(named, encoder.encode(TEXTS, prompt_name="query"))
     prompted = model.encode(TEXTS, prompt="small ")
     np.testing.assert_array_equal(prompted, encoder.encode(TEXTS, prompt="small "))
+    whole = model.encode(TEXTS, output_value=None)
+    assert {item["model_digest"] for item in whole} == {encoder.library.metadata.digest}
     for own, other in zip(
         encoder.encode(TEXTS, output_value="token_embeddings"),
         model.encode(TEXTS, output_value="token_embeddings"),

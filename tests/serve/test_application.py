@@ -131,6 +131,37 @@ def test_token_ids_are_computed_as_they_are(
     served()(use)
 
 
+def test_every_answer_says_what_library_it_is_of(
+    served: Callable[..., Run], encoders: dict[str, Encoder]
+) -> None:
+    from ibert_tvm.serve.application import create_application
+
+    ranked = {"query": "big", "documents": ["small"]}
+    asked: dict[str, tuple[str, dict[str, Any]]] = {
+        "/v1/embeddings": ("embedding", {"input": ["big"]}),
+        "/classify": ("classes", {"inputs": ["big"]}),
+        **{path: ("score", ranked) for path in ("/rerank", "/v1/rerank", "/v2/rerank")},
+    }
+    digests = {name: encoder.library.metadata.digest for name, encoder in encoders.items()}
+    assert len({*digests.values()}) == len(digests)
+
+    async def use(client: Any) -> None:
+        for path, (name, body) in asked.items():
+            answer = await client.post(path, json={**body, "model": name})
+            assert answer.headers["x-model-digest"] == digests[name]
+            assert answer.json()["system_fingerprint"] == digests[name]
+        listed = (await client.get("/v1/models")).json()["data"]
+        assert {item["id"]: item["digest"] for item in listed} == digests
+
+    served()(use)
+    application = create_application(
+        {"classes": encoders["classes"]}, None, "key", load=encoders.get
+    )
+    application.state.service.close()
+    paths = set(application.openapi()["paths"])
+    assert paths - {*asked} == {"/health", "/metrics", "/reload", "/v1/models"}
+
+
 _GARBAGE = {
     "ones": b"1," * 500_000 + b"1",
     "texts": b'"a",' * 250_000 + b"1",
