@@ -9,7 +9,7 @@ import pytest
 
 
 def needs(package: str) -> None:
-    """Skip a test without a package, of the extras ``serve``, ``adapters``, ``ray`` and ``dev``.
+    """Skip a test without a package, of the extras ``serve``, ``mteb``, ``ray`` and ``dev``.
 
     `.ci/run` installs these extras and sets ``CI``, so that there nothing is skipped for want of
     them.
@@ -19,4 +19,4 @@ def needs(package: str) -> None:
     if missing and os.environ.get("CI"):
         pytest.fail(f"{package} is not installed, which .ci/run was to do")
     if missing:
-        pytest.skip(f"{package} is not installed (extra serve, adapters, ray or dev)")
+        pytest.skip(f"{package} is not installed (extra serve, adapters, mteb, ray or dev)")

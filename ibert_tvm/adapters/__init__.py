@@ -4,6 +4,8 @@
     from ibert_tvm.adapters.transformers import pipeline
     from ibert_tvm.adapters.langchain import IbertEmbeddings
     from ibert_tvm.adapters.llama_index import IbertEmbedding
+    from ibert_tvm.adapters.haystack import IbertDocumentEmbedder, IbertTextEmbedder
+    from ibert_tvm.adapters.mteb import IbertEncoder
 
 Importing an adapter without its package raises `MissingExtraError`.
 """

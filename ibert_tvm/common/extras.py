@@ -15,6 +15,7 @@ from .errors import ModelError
 # Modules that are not called like their distribution.
 _DISTRIBUTIONS = {
     "google": "protobuf",
+    "haystack": "haystack-ai",
     "llama_index": "llama-index-core",
     "markupsafe": "jinja2",
     "tvm": "apache-tvm",
@@ -93,10 +94,14 @@ EXTRAS = {
         Extra("sign", "ibert sign, and verification of signatures", ("cryptography",)),
         Extra(
             "adapters",
-            "sentence-transformers, LangChain and LlamaIndex with our vectors",
-            ("langchain-core", "llama-index-core", "sentence-transformers"),
+            "sentence-transformers, LangChain, LlamaIndex and Haystack with our vectors",
+            (
+                *("haystack-ai", "langchain-core", "llama-index-core", "qdrant-client"),
+                "sentence-transformers",
+            ),
             ("torch",),
         ),
+        Extra("mteb", "MTEB with our vectors", ("mteb",), ("adapters",)),
         Extra("parquet", "examples/pool_embed.py", ("pyarrow",)),
         Extra("ray", "examples/ray_embed.py", ("ray",), ("parquet",)),
     )
