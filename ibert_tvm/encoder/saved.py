@@ -17,7 +17,7 @@ from typing import Any
 
 from ..common.errors import DocumentError, LibraryError, ModelError, TargetError, UsageError
 from ..common.files import OutputKind, files_sha256, write_folder
-from ..common.integrity import MANIFEST, check_manifest, write_manifest
+from ..common.integrity import MANIFEST, check_manifest, lists_all, write_manifest
 from ..common.schema import STRING, check, either, integer, one_of
 from ..common.strict_json import JsonDict, read_json
 from ..runtime import Library, load_library
@@ -59,7 +59,11 @@ def is_saved(folder: Path) -> bool:
     return (folder / SETTINGS).is_file()
 
 
-SAVED = OutputKind("a saved encoder", is_saved, folder=True)
+SAVED = OutputKind(
+    "a saved encoder, with nothing added but its card",
+    lambda folder: is_saved(folder) and lists_all(folder, made=(".md",)),
+    folder=True,
+)
 
 
 def write_saved(

@@ -127,6 +127,16 @@ def test_nothing_else_is_overwritten(encoder: Make, tmp_path: Path, messages: Me
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
+def test_a_saved_encoder_with_files_of_others_is_kept(encoder: Make, tmp_path: Path) -> None:
+    path = tmp_path / "saved"
+    for _ in range(2):
+        encoder("embedding").save_pretrained(path)
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match="with nothing added but its card"):
+        encoder("embedding").save_pretrained(path)
+    assert (path / "notes.txt").read_text() == "mine"
+
+
 def test_companions_must_be_the_librarys(
     encoder: Make, saved: Path, tmp_path: Path, messages: Messages
 ) -> None:
