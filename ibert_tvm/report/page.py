@@ -6,12 +6,11 @@ script and the style that are in it, by their hashes.
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from ..common.content_policy import content_policy
 from ..common.files import marked
 from ..common.strict_json import JsonDict, JsonObject
 from .charts import cosines, roofline
@@ -60,7 +59,7 @@ def render_page(document: JsonObject) -> str:
             key=key,
             style=Markup(style),
             script=Markup(script),
-            policy=_policy(style, script),
+            policy=content_policy(style, script),
             rooflines=[
                 roofline(*_parts(first, row)) for row in (first["bench"] or {}).get("results", ())
             ],
@@ -89,18 +88,6 @@ def _environment() -> Environment:
 
 def _own(name: str) -> str:
     return files(__package__).joinpath("template", name).read_text(encoding="utf-8")
-
-
-def _policy(style: str, script: str) -> str:
-    """Content-Security-Policy of the page: nothing from anywhere, and of its own only these two."""
-    hashes = [
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for text in (style, script)
-    ]
-    return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _layers(artefact: JsonObject) -> list[JsonDict]:

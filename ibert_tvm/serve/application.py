@@ -20,10 +20,11 @@ from starlette.exceptions import HTTPException
 from ..common.errors import IbertError, UsageError
 from ..common.strict_json import JsonDict
 from ..encoder import Encoder
-from ..model.scores import ranked_classes, ranked_documents
+from ..model.scores import normalized, ranked_classes, ranked_documents
 from ..version import __version__
 from .batcher import ClosedError, OverloadedError, UnavailableError
 from .connections import refusals
+from .docs import docs_page
 from .documents import (
     ClassifyRequest,
     EmbeddingsRequest,
@@ -68,7 +69,7 @@ def create_application(
     limits
         How much is taken at a time.
     api_key
-        Asked for with every request but ``/health``.
+        Asked for with every request but ``/health`` and the page ``/docs``.
     workers
         Processes that compute, of every model: one that dies is started again, and what it was
         computing is computed again. 0 to compute in this process.
@@ -102,6 +103,8 @@ def create_application(
         version=__version__,
         description="Compiled integer-only encoders.",
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
     )
     application.state.service = service
 
@@ -119,22 +122,27 @@ def create_application(
     _add_routes(application, service)
     if api_key is not None and load is not None:
         _add_reload(application, service)
+    _add_docs(application)
     return application
 
 
 def _add_routes(application: FastAPI, service: Service) -> None:
     @application.post("/v1/embeddings")
     async def embeddings(request: EmbeddingsRequest) -> Response:
+        """Vectors of texts, as OpenAI's embeddings."""
         with service.use(request.model, "encode") as model:
             encoder = model.encoder
-            if request.dimensions not in (None, encoder.embedding_size):
+            cut, size = request.dimensions, encoder.embedding_size or 0
+            if cut is not None and cut > size:
                 raise UsageError(
-                    f"dimensions is {request.dimensions}",
-                    why=f"the vectors of {model.name} have {encoder.embedding_size}",
-                    todo="leave it out",
+                    f"dimensions is {cut}",
+                    why=f"the vectors of {model.name} have {size}",
+                    todo=f"give at most {size}, or leave it out",
                 )
             vectors, tokens = await _vectors(model, request)
-        vectors = encoder.post_processing.finished(vectors)
+        vectors = encoder.post_processing.finished(vectors, cut)
+        if cut is not None and cut < size:
+            vectors = normalized(vectors)
         form = _base64 if request.encoding_format == "base64" else _as_is
         return _answer(
             model,
@@ -152,6 +160,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
     @application.post("/v1/rerank")
     @application.post("/v2/rerank")
     async def rerank(request: RerankRequest) -> Response:
+        """Documents in the order of their relevance to a query, as Cohere's rerank."""
         with service.use(request.model, "rerank") as model:
             encoder = model.encoder
             function = encoder.score_function("rerank", request.function)
@@ -176,6 +185,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
 
     @application.post("/classify")
     async def classify(request: ClassifyRequest) -> Response:
+        """Classes of texts, the likeliest first."""
         with service.use(request.model, "classify") as model:
             encoder = model.encoder
             function = encoder.score_function("classify", request.function)
@@ -186,6 +196,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
 
     @application.get("/v1/models")
     async def models() -> Response:
+        """The models, and what each can do."""
         listed = [
             {
                 "id": name,
@@ -201,11 +212,13 @@ def _add_routes(application: FastAPI, service: Service) -> None:
 
     @application.get("/health")
     async def health() -> Response:
+        """Whether every model has something that computes it."""
         status, document = service.health()
         return _json(document, status)
 
     @application.get("/metrics")
     async def metrics() -> Response:
+        """Counters and times, in the form of Prometheus."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
@@ -228,6 +241,7 @@ async def _vectors(model: Model, request: EmbeddingsRequest) -> tuple[NDArray[np
 def _add_reload(application: FastAPI, service: Service) -> None:
     @application.post("/reload")
     async def reload(request: ReloadRequest) -> Response:
+        """Load models again from their files."""
         names = list(service.models) if request.model is None else [request.model]
         changed = {name: await service.reload(name) for name in names}
         return _json(
@@ -239,6 +253,14 @@ def _add_reload(application: FastAPI, service: Service) -> None:
                 ],
             }
         )
+
+
+def _add_docs(application: FastAPI) -> None:
+    page = docs_page(application.openapi())
+
+    @application.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return Response(page, media_type="text/html")
 
 
 def _answer(model: Model, document: JsonDict) -> Response:
@@ -269,8 +291,13 @@ async def _answer_error(_request: Request, error: Exception) -> Response:
     return _json(error_document(status, str(error)), status, headers)
 
 
-async def _answer_invalid(_request: Request, error: Exception) -> Response:
+async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    stated = request.headers.get("content-type", "")
+    if not stated.partition(";")[0].strip().lower().endswith("json"):
+        why = f"is {stated!r}" if stated else "is missing"
+        what = f"the content type {why}; send the header content-type: application/json"
+        return _json(error_document(400, what), 400)
     lines = [
         f"{'.'.join(str(part) for part in item['loc'][1:]) or 'the body'}: {item['msg']}"
         for item in error.errors()[:5]

@@ -79,7 +79,7 @@ def _fields(request: JsonObject, openapi: JsonObject) -> str:
     needed = request.get("required", ())
     rows = [
         f"<tr><td><code>{escape(name)}</code></td><td>{escape(_type(field, openapi))}</td>"
-        f"<td>{'needed' if name in needed else escape(json.dumps(field.get('default')))}</td>"
+        f"<td>{'required' if name in needed else escape(json.dumps(field.get('default')))}</td>"
         f"<td>{escape(field.get('description', ''))}</td></tr>"
         for name, field in request["properties"].items()
     ]

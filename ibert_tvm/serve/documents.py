@@ -34,6 +34,11 @@ PromptName = Annotated[
 Model = Annotated[str | None, Field(description="Name of a model; may be left out if one serves.")]
 
 
+def _taking(**example: Any) -> ConfigDict:
+    """What clients send besides is ignored; the example is shown at ``/docs``."""
+    return ConfigDict(extra="ignore", json_schema_extra={"examples": [example]})
+
+
 class Document(BaseModel):
     """A document of a request to rerank, as Cohere's first version has them."""
 
@@ -96,7 +101,7 @@ def _documents(value: Any) -> list[str]:
 class EmbeddingsRequest(BaseModel):
     """As OpenAI's embeddings; token ids are those of this model, special tokens included."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = _taking(input=["The cat sat on the mat.", "A dog barked."])
     model: Model = None
     input: Annotated[
         list[str] | list[list[int]],
@@ -104,8 +109,14 @@ class EmbeddingsRequest(BaseModel):
             _embeddings_input, json_schema_input_type=Text | list[Text] | Ids | list[Ids]
         ),
     ]
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int | None, Field(ge=1)] = None
+    encoding_format: Annotated[
+        Literal["float", "base64"],
+        Field(description="Numbers, or little-endian float32 in Base64."),
+    ] = "float"
+    dimensions: Annotated[
+        int | None,
+        Field(ge=1, description="Give so many channels of each vector, at unit length."),
+    ] = None
     truncate: Truncate = False
     prompt_name: PromptName = None
 
@@ -113,14 +124,20 @@ class EmbeddingsRequest(BaseModel):
 class RerankRequest(BaseModel):
     """As Cohere's rerank."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = _taking(
+        query="Where is the cat?", documents=["The cat sat on the mat.", "A dog barked."], top_n=1
+    )
     model: Model = None
     query: Text
     documents: Annotated[
         list[str], PlainValidator(_documents, json_schema_input_type=list[Text | Document])
     ]
-    top_n: Annotated[int | None, Field(ge=1)] = None
-    return_documents: bool = False
+    top_n: Annotated[int | None, Field(ge=1, description="Give so many documents, the best.")] = (
+        None
+    )
+    return_documents: Annotated[bool, Field(description="Give the texts of documents, too.")] = (
+        False
+    )
     function: Function = None
     prompt_name: PromptName = None
     truncate: Truncate = False
@@ -129,20 +146,22 @@ class RerankRequest(BaseModel):
 class ReloadRequest(BaseModel):
     """Which model to load again from its file; all of them if none is named."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = _taking()
     model: Annotated[str | None, Field(description="Name of a model.")] = None
 
 
 class ClassifyRequest(BaseModel):
     """Texts, or pairs of texts, to classify."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = _taking(inputs=["The cat sat on the mat."], top_k=2)
     model: Model = None
     inputs: Annotated[
         list[str | tuple[str, str]],
         PlainValidator(_classify_inputs, json_schema_input_type=Text | list[Text | Pair]),
     ]
-    top_k: Annotated[int | None, Field(ge=1)] = None
+    top_k: Annotated[
+        int | None, Field(ge=1, description="Give so many classes of each text, the likeliest.")
+    ] = None
     function: Function = None
     threshold: Annotated[
         float | bool | None,

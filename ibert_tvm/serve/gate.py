@@ -22,7 +22,7 @@ _SMALL_BODY = 65536
 _MOST_ARRIVING = 32
 """Largest bodies that may be on their way at a time."""
 
-OPEN = ("/health",)
+OPEN = ("/health", "/docs")
 """Paths that need no key, and are answered however many requests there are."""
 
 

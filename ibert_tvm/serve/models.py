@@ -36,6 +36,11 @@ _logger = logging.getLogger(__name__)
 METHODS = ("encode", "rerank", "classify")
 _POLL_SECONDS = 0.01
 _PROBE = "a text"
+_PROBES = ("a text", "This is it.", "12")
+_OWN_IDS = (
+    "make ids with the model's own tokenizer, or send texts (langchain's OpenAIEmbeddings does so "
+    "with check_embedding_ctx_length=False)"
+)
 Ids = Sequence[Sequence[int]]
 Load = Callable[[str], Encoder]
 
@@ -104,6 +109,17 @@ def methods_of(encoder: Encoder) -> tuple[str, ...]:
     return tuple(m for m in able if m != "rerank" or len(encoder.labels) == 1)
 
 
+def _special_tokens(encoder: Encoder) -> tuple[list[int], list[int]]:
+    """The ids that a tokenizer puts first and last around every text, each a list of 0 or 1."""
+    probes = encoder.tokenizer.encode(_PROBES, encoder.max_seq_length, allow_empty=True)
+    rows = [
+        ids[mask == 1].tolist()
+        for ids, mask in zip(probes.input_ids, probes.attention_mask, strict=True)
+    ]
+    firsts, lasts = {row[0] for row in rows}, {row[-1] for row in rows}
+    return (list(firsts) if len(firsts) == 1 else [], list(lasts) if len(lasts) == 1 else [])
+
+
 class Model:
     """One library that serves.
 
@@ -148,6 +164,7 @@ class Model:
         if workers:
             encoder.close()
         self._warm_texts = len(runners)
+        self._special = _special_tokens(encoder)
 
     @property
     def shape(self) -> JsonDict:
@@ -186,7 +203,8 @@ class Model:
         Raises
         ------
         InputError
-            If one has too many tokens, or an id that the model does not know.
+            If one has too many tokens, an id that the model does not know, or not the model's
+            special tokens, as ids of another vocabulary have not.
         """
         self._check_count(ids)
         longest, size = self.encoder.max_seq_length, self.encoder.library.metadata.info.vocab_size
@@ -202,7 +220,15 @@ class Model:
                 raise InputError(
                     f"text {index} has a token that the model does not know",
                     why=f"its id {wrong} is {row[wrong]}, and the model's table has {size} rows",
-                    todo="make ids with the model's own tokenizer",
+                    todo=_OWN_IDS,
+                )
+            begin, end = self._special
+            if row[: len(begin)] != begin or row[len(row) - len(end) :] != end:
+                raise InputError(
+                    f"text {index} has not this model's special tokens",
+                    why=f"its ids begin with {row[:1]} and end with {row[-1:]}; those of the "
+                    f"model's tokenizer begin with {begin} and end with {end}",
+                    todo=_OWN_IDS,
                 )
 
         async def rows() -> list[Row]:

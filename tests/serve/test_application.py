@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import html
 import json
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -17,6 +19,7 @@ import pytest
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.model.post_processing import PostProcessing
+from ibert_tvm.model.scores import normalized
 from tests.encoder.small_encoders import tiny
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs
@@ -376,12 +379,19 @@ def test_a_request_that_takes_too_long_is_given_up_and_not_computed(
         ("/v1/embeddings", {"input": [[1], []]}, 400, "element 1 is not a list of token ids"),
         ("/v1/embeddings", {"input": [[True]]}, 400, "element 0 is not a list of token ids"),
         ("/v1/embeddings", {"input": {"a": 1}}, 400, "at least 1 of these"),
-        ("/v1/embeddings", {"input": [[1], [2, 8]]}, 400, "text 1 has a token that the model does"),
+        (
+            "/v1/embeddings",
+            {"input": [[2, 3], [2, 8, 3]]},
+            400,
+            "text 1 has a token that the model does",
+        ),
         ("/v1/embeddings", {"input": [2, -1]}, 400, "its id 1 is -1"),
-        ("/v1/embeddings", {"input": [[1], [1] * 17]}, 400, "text 1 is too long"),
+        ("/v1/embeddings", {"input": [[2, 3], [1] * 17]}, 400, "text 1 is too long"),
         ("/v1/embeddings", {"input": [[1]] * 9}, 400, "the request has 9 texts"),
         ("/v1/embeddings", {"input": [1], "prompt_name": "query"}, 400, "ids have no prompt"),
-        ("/v1/embeddings", {"input": "a", "dimensions": 2}, 400, "dimensions is 2"),
+        ("/v1/embeddings", {"input": [[2, 4, 3], [4, 5]]}, 400, "check_embedding_ctx_length=False"),
+        ("/v1/embeddings", {"input": [2, 4]}, 400, "begin with [2] and end with [3]"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 4}, 400, "dimensions is 4"),
         ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "has no prompt 'x'"),
         ("/v1/embeddings", {"input": "big " * 99}, 400, "text 0 is too long"),
         ("/v1/embeddings", {"input": ["a"] * 9}, 400, "the request has 9 texts"),
@@ -472,9 +482,105 @@ def test_models_are_listed(served: Callable[..., Run]) -> None:
             ("score", ["rerank", "classify"]),
             ("classes", ["classify"]),
         ]
-        assert (await client.get("/docs")).status_code == 200
 
     served()(use)
+
+
+def test_dimensions_cut_vectors_to_unit_length(
+    served: Callable[..., Run], encoders: dict[str, Encoder]
+) -> None:
+    texts = texts_of(5, 12)
+    first = encoders["embedding"].encode(texts)[:, :2]
+
+    async def use(client: Any) -> None:
+        answer = await client.post("/v1/embeddings", json={"input": texts, "dimensions": 2})
+        expected = first / np.maximum(np.linalg.norm(first, axis=1, keepdims=True), 1e-12)
+        np.testing.assert_allclose(vectors_of(answer), expected, rtol=1e-6)
+
+    served()(use)
+
+
+_RECORDED = json.loads(Path(__file__).with_name("clients.json").read_text(encoding="utf-8"))
+"""What clients sent, byte for byte, with the key ``secret``: their versions and calls."""
+
+
+@pytest.mark.parametrize(
+    "sent", _RECORDED, ids=[f"{sent['client']}, {sent['call']}" for sent in _RECORDED]
+)
+def test_what_clients_send_is_answered(
+    served: Callable[..., Run], encoders: dict[str, Encoder], sent: dict[str, Any]
+) -> None:
+    asked = json.loads(sent["body"])
+
+    def embeddings(document: dict[str, Any]) -> None:
+        texts = [asked["input"]] if isinstance(asked["input"], str) else asked["input"]
+        expected = encoders["embedding"].encode(texts, truncate_dim=asked.get("dimensions"))
+        if "dimensions" in asked:
+            expected = normalized(expected)
+        found = [item["embedding"] for item in document["data"]]
+        if asked["encoding_format"] == "base64":
+            found = [np.frombuffer(base64.b64decode(each), "<f4") for each in found]
+        np.testing.assert_array_equal(np.array(found, np.float32), expected)
+        assert set(document) >= {"object", "model", "usage"}
+        assert set(document["usage"]) == {"prompt_tokens", "total_tokens"}
+
+    def rerank(document: dict[str, Any]) -> None:
+        documents = [d["text"] if isinstance(d, dict) else d for d in asked["documents"]]
+        ranked = encoders["score"].rerank(asked["query"], documents)[: asked.get("top_n")]
+        expected = [{"index": r["corpus_id"], "relevance_score": r["score"]} for r in ranked]
+        if asked.get("return_documents"):
+            expected = [{**e, "document": {"text": documents[e["index"]]}} for e in expected]
+        assert document["results"] == expected
+        assert document["id"] and document["meta"]
+
+    async def use(client: Any) -> None:
+        answer = await client.request(
+            sent["method"], sent["path"], content=sent["body"], headers=sent["headers"]
+        )
+        if "ids of tiktoken" in sent["call"]:
+            assert answer.status_code == 400
+            assert "check_embedding_ctx_length=False" in answer.json()["error"]["message"]
+        else:
+            assert answer.status_code == 200, answer.text
+            check = rerank if sent["path"].endswith("rerank") else embeddings
+            check(answer.json())
+
+    served(key="secret")(use)
+
+
+@pytest.mark.parametrize("stated", [None, "text/plain; charset=utf-8"])
+def test_a_body_that_is_not_said_to_be_json(
+    served: Callable[..., Run], messages: Messages, stated: str | None
+) -> None:
+    async def use(client: Any) -> None:
+        headers = {} if stated is None else {"content-type": stated}
+        content = b'{"input": "big"}'
+        answer = await client.post("/v1/embeddings", content=content, headers=headers)
+        assert answer.status_code == 400
+        messages.check(answer.json()["error"]["message"])
+
+    served()(use)
+
+
+def test_the_page_of_documents_needs_neither_key_nor_network(served: Callable[..., Run]) -> None:
+    async def use(client: Any) -> None:
+        page = (await client.get("/docs")).text
+        assert re.findall(r"(?:src|href|action)=|url\(|@import|https?://", page) == []
+        assert "connect-src 'self'" in page and "embedding.so" not in page
+        assert (await client.get("/openapi.json")).status_code == 401
+        keyed = {"authorization": "Bearer secret"}
+        described = (await client.get("/openapi.json", headers=keyed)).json()
+        assert set(re.findall(r'data-path="([^"]*)"', page)) == set(described["paths"])
+        for path, body in re.findall(
+            r'data-path="([^"]*)">\s*<label>Body<textarea[^>]*>(.*?)<', page
+        ):
+            name = {"/v1/embeddings": "embedding", "/classify": "classes"}.get(path, "score")
+            example = {**json.loads(html.unescape(body)), "model": name}
+            example.pop("top_k", None)
+            answer = await client.post(path, json=example, headers=keyed)
+            assert answer.status_code == 200, (path, answer.text)
+
+    served(key="secret")(use)
 
 
 @pytest.mark.slow
