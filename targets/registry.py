@@ -9,13 +9,9 @@ from ibert_tvm.common.errors import TargetError
 
 from .catalogue import CATALOGUE
 from .cuda.descriptions import gpu_target, is_gpu_name
-from .cuda.driver import find_gpu
-from .cuda.toolchain import find_cuda_toolchain
 from .description import TargetDescription
-from .emulation import emulator_command, find_emulator
 from .host import host_target
 from .machines import RUNTIMES
-from .toolchain import find_linker
 
 register_target = CATALOGUE.register_target
 unregister_target = CATALOGUE.unregister_target
@@ -139,6 +135,12 @@ def check_runtime(description: TargetDescription, runtime: str | None) -> str:
 
 
 def _status(name: str) -> TargetStatus:
+    # Whoever runs a library needs none of these.
+    from .cuda.driver import find_gpu
+    from .cuda.toolchain import find_cuda_toolchain
+    from .emulation import emulator_command, find_emulator
+    from .toolchain import find_linker
+
     try:
         description = get_target(name)
     except TargetError as error:

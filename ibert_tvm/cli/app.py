@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -33,25 +34,31 @@ class _Command(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-app = typer.Typer(
-    name="ibert",
-    help="Compile BERT-like transformers to programs without floating point.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 success, 2 usage, 3 model, 4 toolchain or target, 5 verification.",
-)
-# In the order in which they are used, which is that of the help.
-_NAMES = (
+NAMES = (
     *("finetune", "quantize", "compile", "tune", "run", "serve", "eval", "bench"),
     *("inspect", "verify", "sign", "report", "targets", "doctor", "demo"),
 )
-for _name in _NAMES:
-    _command = import_module(f".{_name}", __package__).command
-    # Paragraphs, for lines of one are joined.
-    _lines = examples(_command)
-    _end = "\n\n".join((f"Example{'s' * (len(_lines) > 1)}:", *_lines))
-    app.command(_name, cls=_Command, epilog=_end)(command_of(_command))
+"""Commands in the order in which they are used, which is that of the help."""
+
+
+def application(names: Sequence[str] = NAMES) -> typer.Typer:
+    """Put commands together: whoever runs one need not wait until all of them are imported."""
+    app = typer.Typer(
+        name="ibert",
+        help="Compile BERT-like transformers to programs without floating point.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="Exit codes: 0 success, 2 usage, 3 model, 4 toolchain or target, 5 verification.",
+    )
+    app.callback()(_options)
+    for name in names:
+        command = import_module(f".{name}", __package__).command
+        # Paragraphs, for lines of one are joined.
+        lines = examples(command)
+        end = "\n\n".join((f"Example{'s' * (len(lines) > 1)}:", *lines))
+        app.command(name, cls=_Command, epilog=end)(command_of(command))
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -62,7 +69,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _options(
     _show_version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")

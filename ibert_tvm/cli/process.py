@@ -98,8 +98,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _invoke(words: list[str]) -> Any:
-    from .app import app
+    from .app import NAMES, application
 
+    app = application([word for word in words[:1] if word in NAMES] or NAMES)
     if not words or {"--help", "-h", "--version", *_COMPLETION} & set(words):
         return app(words, prog_name="ibert", standalone_mode=False)
     with _stdout_to_stderr():

@@ -81,7 +81,6 @@ def command(
 
     from ..common.files import check_writable
     from ..encoder.readings import run_and_read
-    from ..runtime.library_file import read_metadata
 
     address = board.address
     check_device(device, board.rpc)
@@ -101,8 +100,6 @@ def command(
         check_writable(output, _ARRAYS)
     given = None if inputs is None else _read_inputs(inputs)
     package = _is_package(library, emulate, items is not None, model)
-    if not package:
-        read_metadata(library)  # a wrong path is reported before TVM is imported
 
     with ExitStack() as stack:
         if package:

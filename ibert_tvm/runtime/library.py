@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.errors import InputError, LibraryError
-from ..model.tokenization import MAX_TOKENIZER_BYTES, TOKENIZER_FILES
 from .batching import Call, plan_calls
 from .contexts import ContextPool
 from .engine import Engine
@@ -357,6 +356,8 @@ def tokenizer_files(metadata: LibraryMetadata) -> dict[str, bytes]:
 
 def _inflated(name: str, text: str) -> bytes:
     """A tokenizer file as a library holds it; a little text can become gigabytes."""
+    from ..model.tokenization import MAX_TOKENIZER_BYTES, TOKENIZER_FILES
+
     why = "it is no compressed file"
     try:
         inflater = zlib.decompressobj()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -31,13 +32,33 @@ def default_threads() -> int:
 
 
 def processors() -> int:
-    """Physical processors that this process may use, by its affinity and its container's quota."""
-    import psutil
+    """Cores that this process may use, by its affinity and its container's quota."""
+    cores = physical_cores(os.sched_getaffinity(0))
+    return max(1, min(cores, container_processors() or cores))
 
-    usable = len(os.sched_getaffinity(0))
-    # Two hardware threads of one core share its multipliers: more than one of them gains nothing.
-    physical = psutil.cpu_count(logical=False) or usable
-    return max(1, min(usable, physical, container_processors() or usable))
+
+def physical_cores(usable: Iterable[int], folder: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Cores of some hardware threads: those of one core share its multipliers.
+
+    Parameters
+    ----------
+    usable
+        Numbers of the threads.
+    folder
+        What the kernel tells of them; another one serves tests.
+
+    Returns
+    -------
+    int
+        All of them where the kernel tells nothing.
+    """
+    cores = set()
+    for number in usable:
+        try:
+            cores.add((folder / f"cpu{number}/topology/thread_siblings_list").read_text())
+        except OSError:
+            cores.add(str(number))
+    return len(cores)
 
 
 def container_processors(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int | None:

@@ -7,7 +7,7 @@ import re
 from .code import LOADED, FlowRules, Goes, Instruction, Transfer
 from .record import Driver, Emulator, Linux, Machine, Toolchain
 
-_FLOATING = re.compile(
+_FLOATING = (
     # every mnemonic of scalar and vector floating point begins with f, conversions to it with
     # scvtf and ucvtf; bfloat16's with bf, as do three that insert and clear bits (bfi, bfxil, bfc)
     r"f\w+|[su]cvtf|bf(?:add|sub|mul|ml|dot|mmla|cvt|max|min|clamp|scale)\w*"
@@ -17,19 +17,17 @@ _FLOATING = re.compile(
 def _is_floating_point(mnemonic: str, operands: str, has_registers: bool) -> bool:
     if mnemonic == "fmov":  # between registers it moves bits; of a constant it makes a float
         return "#" in operands
-    return _FLOATING.fullmatch(mnemonic) is not None
+    return re.fullmatch(_FLOATING, mnemonic) is not None
 
 
-_BRANCHES = re.compile(r"b(?:\.\w+)?|c?bn?z|tbn?z|bc\.\w+")
-_REFUSED = re.compile(r"svc|hvc|smc|eret\w*|bl?ra\w+|reta\w+|dcps\d")
+_BRANCHES = r"b(?:\.\w+)?|c?bn?z|tbn?z|bc\.\w+"
+_REFUSED = r"svc|hvc|smc|eret\w*|bl?ra\w+|reta\w+|dcps\d"
 _STOPS = ("brk", "udf", "hlt")
-_ONLY_READS = re.compile(
-    r"st(?!l?x[rp])\w+|cmp|cmn|tst|ccm[np]|[ct]bn?z|prfu?m|msr|b|bl|b\.\w+|blr|br|ret"
-)
-_PAIRS = re.compile(r"ldn?p|ldpsw|lda?xp|ld(?:add|clr|eor|set|smax|smin|umax|umin)\w*|swp\w*")
+_ONLY_READS = r"st(?!l?x[rp])\w+|cmp|cmn|tst|ccm[np]|[ct]bn?z|prfu?m|msr|b|bl|b\.\w+|blr|br|ret"
+_PAIRS = r"ldn?p|ldpsw|lda?xp|ld(?:add|clr|eor|set|smax|smin|umax|umin)\w*|swp\w*"
 
 
-_GENERAL = re.compile(r"[xw]\d+")
+_GENERAL = r"[xw]\d+"
 
 
 def _transfer(one: Instruction) -> Transfer | None:
@@ -40,20 +38,20 @@ def _transfer(one: Instruction) -> Transfer | None:
         return Transfer(Goes.POINTER, one.operands or "x30", falls=False)
     if name == "bl":
         return Transfer(Goes.CALL)
-    if _BRANCHES.fullmatch(name):
+    if re.fullmatch(_BRANCHES, name):
         return Transfer(Goes.BRANCH, falls=name != "b")
     if name in _STOPS:
         return Transfer(Goes.STOP, falls=False)
-    return Transfer(Goes.REFUSED) if _REFUSED.fullmatch(name) else None
+    return Transfer(Goes.REFUSED) if re.fullmatch(_REFUSED, name) else None
 
 
 def _sources(one: Instruction, register: str) -> tuple[str, ...] | None:
     name, operands = one.mnemonic, one.operands.split(", ")
-    count = 2 if _PAIRS.fullmatch(name) else 1
-    written = {f"x{part[1:]}": part[0] for part in operands[:count] if _GENERAL.fullmatch(part)}
+    count = 2 if re.fullmatch(_PAIRS, name) else 1
+    written = {f"x{part[1:]}": part[0] for part in operands[:count] if re.fullmatch(_GENERAL, part)}
     if re.search(rf"\[{register}(\]|, #-?\d+\]!)(?!$)|\[{register}, .*\]!", one.operands):
         return ()  # an address that is moved on
-    if register not in written or _ONLY_READS.fullmatch(name):
+    if register not in written or re.fullmatch(_ONLY_READS, name):
         return None
     if name.startswith("ld") and written[register] == "x":
         return (LOADED,)
@@ -62,7 +60,7 @@ def _sources(one: Instruction, register: str) -> tuple[str, ...] | None:
     # A page and a place on it. Whatever is added, the sum is the address of an instruction: all
     # are four bytes and aligned.
     moved = name == "mov" or (name == "add" and operands[-1].startswith("#"))
-    return (operands[1],) if moved and _GENERAL.fullmatch(operands[1]) else ()
+    return (operands[1],) if moved and re.fullmatch(_GENERAL, operands[1]) else ()
 
 
 AARCH64 = Machine(

@@ -14,42 +14,40 @@ if TYPE_CHECKING:
     from elftools.elf.sections import Section
 
 _CONDITION = r"(?:eq|ne|cs|hs|cc|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le|al|t|e)?"
-_TYPED = re.compile(r"v\w+(?:\.\w+)*\.(?:f16|f32|f64|bf16)(?:\.\w+)*")
-_UNTYPED = re.compile(r"v(?:cvt|jcvt|rint)\w*(?:\.\w+)*")
-_BENIGN = re.compile(
+_TYPED = r"v\w+(?:\.\w+)*\.(?:f16|f32|f64|bf16)(?:\.\w+)*"
+_UNTYPED = r"v(?:cvt|jcvt|rint)\w*(?:\.\w+)*"
+_BENIGN = (
     rf"v(?:mov|movx|ins|sel(?:eq|vs|ge|gt)|ldr|str|ldm\w*|stm\w*|push|pop|swp|dup|psel"
     rf"|ld\d|st\d|ext|rev\d\d|trn|uzp|zip|tbl|tbx|bsl|bit|bif|mrs|msr){_CONDITION}(?:\..*)?"
 )
 # Without a floating-point unit there are no such registers to move either.
-_UNIT = re.compile(r"v\w+(?:\..*)?|f(?:ld|st)m\w+")
-_COPROCESSOR = re.compile(rf"(?:cdp2?|mcrr?2?|mrrc2?|mrc2?|(?:ldc|stc)2?l?){_CONDITION}")
-_UNIT_NUMBER = re.compile(r"\s*(?:p|cp)?1[01]\s*,")
+_UNIT = r"v\w+(?:\..*)?|f(?:ld|st)m\w+"
+_COPROCESSOR = rf"(?:cdp2?|mcrr?2?|mrrc2?|mrc2?|(?:ldc|stc)2?l?){_CONDITION}"
+_UNIT_NUMBER = r"\s*(?:p|cp)?1[01]\s*,"
 
 
 def is_floating_point(mnemonic: str, operands: str, has_registers: bool) -> bool:
     """The rule of all 32-bit ARM; see `Machine.is_floating_point`."""
     name = re.sub(r"\.[nw]$", "", mnemonic)  # the width of a Thumb encoding
     if not has_registers:
-        if _UNIT.fullmatch(name):
+        if re.fullmatch(_UNIT, name):
             return True
-        return bool(_COPROCESSOR.fullmatch(name) and _UNIT_NUMBER.match(operands))
-    if _COPROCESSOR.fullmatch(name):  # a disassembler that does not know the unit's own names
-        return name.startswith("cdp") and bool(_UNIT_NUMBER.match(operands))
-    if _BENIGN.fullmatch(name):
+        return bool(re.fullmatch(_COPROCESSOR, name) and re.match(_UNIT_NUMBER, operands))
+    if re.fullmatch(_COPROCESSOR, name):  # a disassembler that does not know the unit's own names
+        return name.startswith("cdp") and bool(re.match(_UNIT_NUMBER, operands))
+    if re.fullmatch(_BENIGN, name):
         return False
-    return bool(_TYPED.fullmatch(name) or _UNTYPED.fullmatch(name))
+    return bool(re.fullmatch(_TYPED, name) or re.fullmatch(_UNTYPED, name))
 
 
-_NAMED = re.compile(r"(?:^|.*, )[0-9a-f]+ <[^>]*>")
-_SUFFIX = re.compile(r"(?:eq|ne|cs|hs|cc|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)?(?:\.[nw])?$")
-_REFUSED = re.compile(r"(svc|swi|hvc|smc|rfe|srs|eret|bxj|tb[bh])\w*")
+_NAMED = r"(?:^|.*, )[0-9a-f]+ <[^>]*>"
+_SUFFIX = r"(?:eq|ne|cs|hs|cc|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)?(?:\.[nw])?$"
+_REFUSED = r"(svc|swi|hvc|smc|rfe|srs|eret|bxj|tb[bh])\w*"
 _STOPS = ("udf", "udf.w", "bkpt", "hlt")
-_ONLY_READS = re.compile(
-    r"(st(?!l?ex)|push|cmp|cmn|tst|teq|cbn?z|i?t[te]*|nop|pld|b|dmb|le)\w*(\.\w+)*"
-)
-_PAIRS = re.compile(r"(ldrd|lda?exd|[us]m\w*l\w*|u?maal|vmov|mrrc)\w*(\.\w+)*")
-_LOADS = re.compile(r"(ldr(?![bhs]|d)|ldm|pop|ldrd)\w*(\.\w+)*")
-_OF_CODE = re.compile(r"(add|sub|addw|subw)(\.w)?")
+_ONLY_READS = r"(st(?!l?ex)|push|cmp|cmn|tst|teq|cbn?z|i?t[te]*|nop|pld|b|dmb|le)\w*(\.\w+)*"
+_PAIRS = r"(ldrd|lda?exd|[us]m\w*l\w*|u?maal|vmov|mrrc)\w*(\.\w+)*"
+_LOADS = r"(ldr(?![bhs]|d)|ldm|pop|ldrd)\w*(\.\w+)*"
+_OF_CODE = r"(add|sub|addw|subw)(\.w)?"
 
 
 def _plain(mnemonic: str) -> tuple[str, bool]:
@@ -58,7 +56,7 @@ def _plain(mnemonic: str) -> tuple[str, bool]:
     for root in ("blx", "bl", "bx", "b", "pop", "ldm", "ldmia", "ldmfd", "ldr", "mov", "add"):
         if bare == root:
             return root, False
-        if bare.startswith(root) and _SUFFIX.fullmatch(bare.removeprefix(root)):
+        if bare.startswith(root) and re.fullmatch(_SUFFIX, bare.removeprefix(root)):
             return root, True
     return bare, False
 
@@ -67,7 +65,7 @@ def transfer(one: Instruction) -> Transfer | None:
     """The rule of all 32-bit ARM; see `FlowRules.transfer`."""
     name, conditional = _plain(one.mnemonic)
     operands = one.operands
-    if _NAMED.fullmatch(operands) and not name.startswith(("ld", "st", "v", "p")):
+    if re.fullmatch(_NAMED, operands) and not name.startswith(("ld", "st", "v", "p")):
         if name in ("bl", "blx"):
             return Transfer(Goes.CALL, switches=name == "blx")
         return Transfer(Goes.BRANCH, falls=conditional or name != "b")
@@ -75,11 +73,11 @@ def transfer(one: Instruction) -> Transfer | None:
         return Transfer(Goes.POINTER, operands, falls=conditional or name == "blx")
     if name in _STOPS:
         return Transfer(Goes.STOP, falls=False)
-    if _REFUSED.fullmatch(name):
+    if re.fullmatch(_REFUSED, name):
         return Transfer(Goes.REFUSED)
     if name.startswith(("pop", "ldm")) and re.search(r"\bpc\b", operands.partition("{")[2]):
         return Transfer(Goes.RETURN, falls=conditional)
-    if not re.match(r"pc\b", operands) or _ONLY_READS.fullmatch(name):
+    if not re.match(r"pc\b", operands) or re.fullmatch(_ONLY_READS, name):
         return None
     if name == "ldr":
         returns = operands == "pc, [sp], #4"
@@ -95,20 +93,20 @@ def transfer(one: Instruction) -> Transfer | None:
 def _sources(one: Instruction, register: str) -> tuple[str, ...] | None:
     name, operands = one.mnemonic, one.operands
     split = operands.split(", ")
-    if _ONLY_READS.fullmatch(name) and "!" not in operands:
+    if re.fullmatch(_ONLY_READS, name) and "!" not in operands:
         return None
-    several = _LOADS.fullmatch(name) and "{" in operands
+    several = re.fullmatch(_LOADS, name) and "{" in operands
     if several and register in _listed(operands):
         return (LOADED,)
     base = re.search(rf"\[{register}(\], [^\]]|, [^\]]*\]!)|^{register}!", operands)
     if base:
         return ()
-    written = split[: 2 if _PAIRS.fullmatch(name) else 1]
-    if register not in written or _ONLY_READS.fullmatch(name) or several:
+    written = split[: 2 if re.fullmatch(_PAIRS, name) else 1]
+    if register not in written or re.fullmatch(_ONLY_READS, name) or several:
         return None
     _, conditional = _plain(name)
     before = (register,) if conditional else ()
-    if _LOADS.fullmatch(name):
+    if re.fullmatch(_LOADS, name):
         return (LOADED, *before)
     moved = name in ("mov", "mov.w") or (conditional and name.startswith("mov"))
     return (split[1], *before) if moved and not split[1].startswith("#") else ()
@@ -122,9 +120,9 @@ def _listed(operands: str) -> set[str]:
 
 def _reference(one: Instruction, thumb: bool) -> int | None:
     if one.target is not None:
-        return one.target if not _NAMED.fullmatch(one.operands) else None
+        return one.target if not re.fullmatch(_NAMED, one.operands) else None
     found = re.fullmatch(r"\w+, pc, #(\d+)", one.operands)
-    if not found or not _OF_CODE.fullmatch(one.mnemonic):
+    if not found or not re.fullmatch(_OF_CODE, one.mnemonic):
         return None
     base = (one.address + 4) & ~3 if thumb else one.address + 8
     return base + (-int(found[1]) if one.mnemonic.startswith("sub") else int(found[1]))

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 RUNTIMES = ("tvm", "none")
 
-# Functions of floating point in the compilers' run-time libraries and the C library.
-_FLOAT_FUNCTION = re.compile(
+# Functions of floating point in the compilers' run-time libraries and the C library. This pattern
+# and those of machines are compiled when code is audited, not by whoever loads a library.
+_FLOAT_FUNCTION = (
     r"__(?:float|fix|extend|trunc)\w*[sdthx]f\w*"
     r"|__(?:add|sub|mul|div|neg|cmp|unord|eq|ne|lt|le|gt|ge|pow[id]|mulc|divc)[sdthx][fc]\w*"
     r"|__(?:gnu_[fhd]2[fhd]\w*|bb_\w+f)"
@@ -281,7 +282,7 @@ class Machine:
         """Whether a symbol, with or without its version, is a function of floating point."""
         name = symbol.partition("@")[0]
         own = self.float_functions
-        return bool(_FLOAT_FUNCTION.fullmatch(name) or (own and own.fullmatch(name)))
+        return bool(re.fullmatch(_FLOAT_FUNCTION, name) or (own and own.fullmatch(name)))
 
     def objdump_options(self, features: Collection[str]) -> list[str]:
         """Options that let objdump know the instructions of a processor with some LLVM features."""

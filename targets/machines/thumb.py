@@ -9,17 +9,17 @@ from .arm_attributes import SECTION, with_either_convention
 from .code import Function, Instruction, StackError, StackRules
 from .record import BareMetal, Emulator, Machine, Toolchain
 
-_PUSHES = re.compile(r"(v?push|v?stmdb|stmfd)(\.[nw]|\.64|\.32)?")
-_STORES = re.compile(r"(str[a-z]*)(\.[nw])?")
-_LITERALS = re.compile(r"(ldr|movs?|movw|mvns?)(\.[nw])?")
+_PUSHES = r"(v?push|v?stmdb|stmfd)(\.[nw]|\.64|\.32)?"
+_STORES = r"(str[a-z]*)(\.[nw])?"
+_LITERALS = r"(ldr|movs?|movw|mvns?)(\.[nw])?"
 
 
 def _lowered(function: Function, index: int) -> int:
     one = function.instructions[index]
     name, operands = one.mnemonic, one.operands
-    if _PUSHES.fullmatch(name) and ("push" in name or operands.startswith("sp!")):
+    if re.fullmatch(_PUSHES, name) and ("push" in name or operands.startswith("sp!")):
         return _register_bytes(operands)
-    if _STORES.fullmatch(name) and (amount := re.search(r"\[sp, #-(\d+)\]!", operands)):
+    if re.fullmatch(_STORES, name) and (amount := re.search(r"\[sp, #-(\d+)\]!", operands)):
         return int(amount[1])
     if re.fullmatch(r"(sub|subw|add)s?(\.[nw])?", name) and re.match(r"sp(,|$)", operands):
         return _arithmetic(function, index, one)
@@ -52,7 +52,7 @@ def _constant(function: Function, index: int, register: str) -> int:
     for one in reversed(function.instructions[:index]):
         if one.operands.split(",")[0] != register:
             continue
-        if not _LITERALS.fullmatch(one.mnemonic):
+        if not re.fullmatch(_LITERALS, one.mnemonic):
             break
         if one.mnemonic.startswith("ldr") and one.target in function.data:
             return function.data[one.target][1]

@@ -8,7 +8,7 @@ from .code import LOADED, FlowRules, Goes, Instruction, Transfer
 from .record import Driver, Linux, Machine
 
 _TYPE = r"(?:[sp][sdh]|nepbf16|pbf16)"
-_FLOATING = re.compile(
+_FLOATING = (
     # arithmetic, comparison, minimum, square root, rounding, fused multiply-add
     r"v?(?:add|sub|mul|div|sqrt|rsqrt(?:14|28)?|rcp(?:14|28)?|min|max|cmp\w*|u?comi|round|rndscale"
     r"|reduce|range|fixupimm|getexp|getmant|scalef|addsub|hadd|hsub|dp|exp2|fpclass"
@@ -21,12 +21,12 @@ _FLOATING = re.compile(
 
 
 def _is_floating_point(mnemonic: str, operands: str, has_registers: bool) -> bool:
-    return _FLOATING.fullmatch(mnemonic) is not None
+    return re.fullmatch(_FLOATING, mnemonic) is not None
 
 
-_NAMED = re.compile(r"[0-9a-f]+ <[^>]*>")
-_BRANCHES = re.compile(r"(j(?!mp)\w+|loop\w*|xbegin)")
-_REFUSED = re.compile(r"(syscall|sysenter|int\d?|into|i?ret[fqd]|iret|sysret|sysexit|uiret)\w*")
+_NAMED = r"[0-9a-f]+ <[^>]*>"
+_BRANCHES = r"(j(?!mp)\w+|loop\w*|xbegin)"
+_REFUSED = r"(syscall|sysenter|int\d?|into|i?ret[fqd]|iret|sysret|sysexit|uiret)\w*"
 _STOPS = ("ud2", "hlt", "ud1", "ud0")
 
 _OLD = ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp")
@@ -39,10 +39,10 @@ _PARTS = {
     **{f"{name[1:]}l": name for name in _OLD[4:]},
     **{f"{name[1]}{half}": name for name in _OLD[:4] for half in "lh"},
 }
-_ONLY_READS = re.compile(r"(cmp|test|push|bt|nop|endbr64|prefetch\w*|call|j\w+|ret)w?")
-_EXCHANGES = re.compile(r"(xchg|xadd|mulx|cmpxchg\w*)")
+_ONLY_READS = r"(cmp|test|push|bt|nop|endbr64|prefetch\w*|call|j\w+|ret)w?"
+_EXCHANGES = r"(xchg|xadd|mulx|cmpxchg\w*)"
 # What writes registers that are none of its operands.
-_HIDDEN = re.compile(
+_HIDDEN = (
     r"(i?div|mul|imul|c[wdq][dqe]e?|cqo|cbw|cpuid|rdtscp?|rdpmc|xgetbv|(?:lod|sto|mov|cmp|sca)s\w?"
     r"|ins|outs|loop\w*|leave|enter|cmpxchg\w*|lahf|v?pcmp[ei]str[im])"
 )
@@ -53,28 +53,28 @@ def _transfer(one: Instruction) -> Transfer | None:
     name, operands = one.mnemonic, one.operands
     if name in ("jmp", "call"):
         falls = name == "call"
-        if _NAMED.fullmatch(operands):
+        if re.fullmatch(_NAMED, operands):
             return Transfer(Goes.CALL if falls else Goes.BRANCH, falls=falls)
         if operands in _WIDE:
             return Transfer(Goes.POINTER, operands, falls)
         loads = operands.startswith("QWORD PTR [")
         return Transfer(Goes.MEMORY if loads else Goes.REFUSED, falls=falls)
-    if _BRANCHES.fullmatch(name):
+    if re.fullmatch(_BRANCHES, name):
         return Transfer(Goes.BRANCH)
     if name == "ret":
         return Transfer(Goes.RETURN, falls=False)
     if name in _STOPS:
         return Transfer(Goes.STOP, falls=False)
-    return Transfer(Goes.REFUSED) if _REFUSED.fullmatch(name) else None
+    return Transfer(Goes.REFUSED) if re.fullmatch(_REFUSED, name) else None
 
 
 def _sources(one: Instruction, register: str) -> tuple[str, ...] | None:
     name, (first, _, rest) = one.mnemonic, one.operands.partition(",")
-    if _EXCHANGES.fullmatch(name) and register in map(_PARTS.get, one.operands.split(",")):
+    if re.fullmatch(_EXCHANGES, name) and register in map(_PARTS.get, one.operands.split(",")):
         return ()
-    if register in _HIDDEN_REGISTERS and _HIDDEN.fullmatch(name) and "xmm" not in first:
+    if register in _HIDDEN_REGISTERS and re.fullmatch(_HIDDEN, name) and "xmm" not in first:
         return () if name != "imul" or not rest else _written(first, register)
-    if _PARTS.get(first) != register or _ONLY_READS.fullmatch(name):
+    if _PARTS.get(first) != register or re.fullmatch(_ONLY_READS, name):
         return None
     if name == "pop" or (name == "lea" and "[rip" in rest):
         return (LOADED,)

@@ -10,16 +10,15 @@ from collections.abc import Callable
 import pytest
 import typer
 
-from ibert_tvm.cli.app import app
+from ibert_tvm.cli.app import NAMES, application
 from ibert_tvm.cli.signature import examples
 from tests.commands import Outcome
 
-_GROUP = typer.main.get_command(app)
-_NAMES = [info.name or "" for info in app.registered_commands]
+_GROUP = typer.main.get_command(application())
 
 
 @pytest.mark.representatives(3)
-@pytest.mark.parametrize("command", _NAMES)
+@pytest.mark.parametrize("command", NAMES)
 def test_examples_parse_and_are_shown_on_one_line(
     ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer import Argument, Option
 
-from ibert_tvm.cli.app import app
+from ibert_tvm.cli.app import application
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.signature import Choice, Settings, command_of, examples
 
@@ -139,5 +139,5 @@ def test_an_option_without_a_text_is_refused() -> None:
 
 
 def test_every_option_has_a_help() -> None:
-    for command in typer.main.get_command(app).commands.values():  # type: ignore[attr-defined]
+    for command in typer.main.get_command(application()).commands.values():  # type: ignore[attr-defined]
         assert [param.name for param in command.params if not param.help] == []

@@ -42,9 +42,9 @@ def test_commands_in_documents_parse(path: Path) -> None:
     """Command, options and the form of their values, without running anything."""
     import typer
 
-    from ibert_tvm.cli.app import app
+    from ibert_tvm.cli.app import application
 
-    group = typer.main.get_command(app)
+    group = typer.main.get_command(application())
     for block in blocks(path):
         if block.language not in ("bash", ""):
             continue

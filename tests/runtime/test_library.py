@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from numpy.typing import NDArray
 
 import ibert_tvm
 from ibert_tvm.common.errors import InputError, UsageError
 from ibert_tvm.runtime import IntegerOutput, Library, load_library
-from ibert_tvm.runtime.threads import container_processors
+from ibert_tvm.runtime.threads import container_processors, physical_cores
 from tests.processes import run_captured
 from tests.snapshots import Messages
 
@@ -208,8 +207,7 @@ def test_number_of_threads(library_path: Path, messages: Messages) -> None:
     )
     default = str(
         min(
-            len(os.sched_getaffinity(0)),
-            psutil.cpu_count(logical=False) or 1,
+            physical_cores(os.sched_getaffinity(0)),
             container_processors() or 1 << 20,
         )
     )
@@ -227,6 +225,14 @@ def test_quota_of_a_container(tmp_path: Path, content: str, processors: int | No
     quota.write_text(content)
     assert container_processors(quota) == processors
     assert container_processors(tmp_path / "missing") is None
+
+
+def test_threads_of_one_core_count_once(tmp_path: Path) -> None:
+    for number, siblings in enumerate(("0,2", "1,3", "0,2", "1,3")):
+        (topology := tmp_path / f"cpu{number}" / "topology").mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(f"{siblings}\n")
+    assert [physical_cores(usable, tmp_path) for usable in (range(4), (0, 2), (1,))] == [2, 1, 1]
+    assert physical_cores((0, 1), tmp_path / "missing") == 2
 
 
 _BAD_INPUTS = {
