@@ -7,6 +7,19 @@ tokenised, `prepared` compiles and caches a library for a model folder; `entitie
 of token classifiers, and `readings` what `ibert run` shows.
 """
 
-from .encoder import Encoder
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .encoder import Encoder
 
 __all__ = ["Encoder"]
+
+
+def __getattr__(name: str) -> type[Encoder]:
+    if name == "Encoder":  # brings all importers along, of which `readings` needs none
+        from .encoder import Encoder
+
+        return Encoder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

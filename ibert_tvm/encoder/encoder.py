@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import InputError, UsageError, check_choice
 from ..common.types import Array
+from ..frontend.sources import is_source
 from ..model.heads import KINDS, heads_with, kinds_of
 from ..model.scores import (
     FUNCTIONS,
@@ -130,8 +131,6 @@ class Encoder:
         if isinstance(model, Library):
             self.library = model
         else:
-            from ..frontend.sources import is_source  # the importers: `ibert run` needs none
-
             named = is_hub_name(model)
             path = (
                 hub_folder(str(model), revision, cache_folder, local_files_only)
