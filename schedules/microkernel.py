@@ -24,19 +24,10 @@ from .intrinsics.registration import register
 from .loops import extent, inline_elementwise, largest_divisor, output_blocks
 from .nodes import Block, Loop
 from .products import MatrixProduct
-from .row_guard import mark_row_loop
+from .row_guard import mark_inner_row_loop, mark_row_loop
 
 # Entries of each row that one iteration of a copy moves.
 COPIED_ENTRIES = 4
-# Rows over which widened weights are reused: as many as take this memory once they are widened
-# themselves, and at least so many, whatever they take: 16 rows of 1536 activations are 48 KB.
-BLOCK_BYTES = 16 * 1024
-BLOCK_ROWS = 16
-# Fewer rows than this widen weights for few products. Where tiles come in a number with no other
-# divisor, a block may be as large as this.
-LEAST_BLOCK_ROWS = 8
-LARGEST_BLOCK_BYTES = 48 * 1024
-_HALF_BYTES = 2
 
 
 def lay_out_operands(sch: s_tir.Schedule, block: Block, dot: DotInstruction, tile: int) -> None:
@@ -97,7 +88,7 @@ def multiply_by_microkernel(
     """
     tile = extent(sch, sch.get_loops(block)[-3])
     lay_out_operands(sch, block, dot, tile)
-    return call_microkernel(sch, block, dot, tile, depth_block)
+    return call_microkernel(sch, block, dot, tile, depth_block)[1]
 
 
 def call_microkernel(
@@ -106,7 +97,7 @@ def call_microkernel(
     dot: DotInstruction,
     tile: int,
     depth_block: int | None = None,
-) -> Loop | None:
+) -> tuple[list[Loop], Loop | None]:
     """Make the innermost (rows, columns, depth) loops around a product calls of the microkernel.
 
     Parameters
@@ -124,8 +115,9 @@ def call_microkernel(
 
     Returns
     -------
-    LoopRV or None
-        The loop over blocks of the depth, where there is one.
+    tuple of list of LoopRV, and LoopRV or None
+        The loops over row tiles, of zeros and of products, and that over blocks of the depth,
+        where there is one.
     """
     rows, columns, depth = sch.get_loops(block)[-3:]
     row_tiles, *row = _tiles(sch, rows, tile)
@@ -136,10 +128,11 @@ def call_microkernel(
     inside = [*row, *column, depth]
     sch.reorder(column_tiles, row_tiles, *([] if blocks is None else [blocks]), *inside)
     length = extent(sch, depth)
-    sch.decompose_reduction(block, column_tiles)
+    around = len(sch.get_loops(block)) - len(inside) - (1 if blocks is None else 2)
+    zeros = sch.decompose_reduction(block, column_tiles)
     if tile * dot.lanes * length > 1:
         sch.tensorize(inside[0], register(microkernel_sources(dot, tile, length)))
-    return blocks
+    return [sch.get_loops(zeros)[around], row_tiles], blocks
 
 
 def _tiles(sch: s_tir.Schedule, loop: Loop, size: int) -> list[Loop]:
@@ -168,24 +161,28 @@ def schedule_linear(
     inline_elementwise(sch, keep={product.name, *copies})
     block = sch.get_sblock(product.name)
     lay_out_operands(sch, block, dot, tile)
-    rows, columns, depth = sch.get_loops(block)
-    together = 1
-    if product.rhs is not None:
-        together = tiles_per_block(extent(sch, rows) // tile, tile, extent(sch, depth))
+    rows, columns, _depth = sch.get_loops(block)
+    together = int(func.attrs.get("ibert.row_block", tile))
+    true_rows = extent(sch, sch.get_loops(output_blocks(sch)[0])[-2])
+    several = together > tile
     width = dot.lanes * largest_divisor(extent(sch, columns) // dot.lanes, dot.tile_vectors)
-    blocks, row = sch.split(rows, [None, together * tile])
+    blocks, row = sch.split(rows, [None, together])
     column_tiles, column = sch.split(columns, [None, width])
     sch.reorder(blocks, column_tiles, row, column)
     sch.parallel(blocks)
-    mark_row_loop(sch, blocks, together * tile)
+    mark_row_loop(sch, blocks, together)
     for output in output_blocks(sch):
         sch.reverse_compute_at(output, column_tiles, preserve_unit_loops=True)
         inner_row, inner_column = sch.get_loops(output)[-2:]
         sch.reorder(inner_column, inner_row)
+        if several:
+            mark_inner_row_loop(sch, inner_row, true_rows)
     if product.lhs is not None:
         copy = sch.get_sblock(product.lhs.name)
         sch.compute_at(copy, blocks, preserve_unit_loops=True)
-        _copy_by_tiles(sch, copy, tile)
+        row_tiles = _copy_by_tiles(sch, copy, tile)
+        if several:
+            mark_inner_row_loop(sch, row_tiles, true_rows, tile)
     if product.rhs is not None:
         copy = sch.get_sblock(product.rhs.name)
         sch.compute_at(copy, column_tiles, preserve_unit_loops=True)
@@ -194,37 +191,25 @@ def schedule_linear(
         # A loop of one iteration is none, to tensorisation.
         first = chunk if length > dot.depth else lane
         sch.tensorize(first, register(widening_sources(dot.lanes, length)))
-    call_microkernel(sch, sch.get_sblock(product.name), dot, tile)
+    over_tiles, _blocks = call_microkernel(sch, sch.get_sblock(product.name), dot, tile)
+    if several:
+        for loop in over_tiles:
+            mark_inner_row_loop(sch, loop, true_rows, tile)
     return sch
 
 
-def _copy_by_tiles(sch: s_tir.Schedule, copy: Block, tile: int) -> None:
-    """Order the copy of activations as it is stored: a few entries of all rows of a tile."""
+def _copy_by_tiles(sch: s_tir.Schedule, copy: Block, tile: int) -> Loop:
+    """Order the copy of activations as it is stored: a few entries of all rows of a tile.
+
+    Returns
+    -------
+    LoopRV
+        The loop over row tiles.
+    """
     rows, depth = sch.get_loops(copy)[-2:]
     row_tiles, row = sch.split(rows, [None, tile])
     chunks, inner = sch.split(depth, [None, largest_divisor(extent(sch, depth), COPIED_ENTRIES)])
     sch.reorder(row_tiles, chunks, row, inner)
     sch.unroll(row)
     sch.unroll(inner)
-
-
-def tiles_per_block(tiles: int, tile: int, depth: int) -> int:
-    """Row tiles that share widened weights: a divisor of all that is as large as memory allows.
-
-    Parameters
-    ----------
-    tiles
-        All row tiles.
-    tile
-        Rows of a tile.
-    depth
-        Entries of a row, which take two bytes each.
-    """
-    bytes_per_tile = _HALF_BYTES * depth * tile
-    divisors = [count for count in range(1, tiles + 1) if tiles % count == 0]
-    wanted = max(BLOCK_ROWS // tile, BLOCK_BYTES // bytes_per_tile)
-    best = max(count for count in divisors if count <= wanted)
-    if best * tile >= LEAST_BLOCK_ROWS or best == tiles:
-        return best
-    larger = min(count for count in divisors if count > wanted)
-    return larger if larger * bytes_per_tile <= LARGEST_BLOCK_BYTES else best
+    return row_tiles

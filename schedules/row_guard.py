@@ -29,9 +29,11 @@ the end."""
 ROWS_PER_TOKEN = "ibert.rows_per_token"
 """Attribute of a kernel whose rows are not tokens but their heads: how many each token has."""
 _ROWS = "ibert.rows"
+_ROWS_INSIDE = "ibert.rows_inside"
 _SEQUENCES = "ibert.sequences"
 TOKENS = "ibert.tokens"
 """Mark of a loop over the tokens of a sequence: tiles, rows of a tile, repeats."""
+_LOOPS = (_ROWS, _ROWS_INSIDE, TOKENS, _SEQUENCES)
 _STORES = "ibert.stores_tokens"
 
 
@@ -57,6 +59,23 @@ def mark_row_loop(
         Iterations in a row that work on the same rows, where another loop is fused behind.
     """
     sch.annotate(loop, _ROWS, [_count(sch, loop, tiles), tile, repeats])
+
+
+def mark_inner_row_loop(sch: s_tir.Schedule, loop: Loop, rows: int, tile: int = 1) -> None:
+    """Say which rows a loop inside of a marked one goes over, from the first of that one's on.
+
+    Parameters
+    ----------
+    sch
+        Schedule of a kernel, packed or not.
+    loop
+        A loop whose iteration i works on `tile` rows from ``i * tile`` of those of the outer loop.
+    rows
+        Rows of the kernel without padding: those in use where it is told no other number.
+    tile
+        Rows per iteration.
+    """
+    sch.annotate(loop, _ROWS_INSIDE, [rows, tile])
 
 
 def mark_sequence_loop(sch: s_tir.Schedule, loop: Loop, inner: int = 1) -> None:
@@ -101,9 +120,14 @@ class Guards:
             self.keys = [func.params[int(place)] for place in func.attrs[KEYS]]
         self.sequence: tirx.Expr | None = None
         self.found = 0
+        self.around: dict[tirx.Var, tirx.Expr] = {}
         for loop in nodes_of(func, tirx.For):
             if _SEQUENCES in loop.annotations:
                 self.sequence = loop.loop_var // int(loop.annotations[_SEQUENCES])
+            if _ROWS in loop.annotations:
+                first, _tile = first_row(loop, loop.annotations[_ROWS])
+                for inner in nodes_of(loop.body, tirx.For):
+                    self.around[inner.loop_var] = first
 
     def start(self, sequence: tirx.Expr) -> tirx.Expr:
         """First row of a sequence."""
@@ -152,17 +176,25 @@ class Guards:
 
     def loop(self, loop: tirx.For) -> tirx.For:
         """Guard a marked loop; remove the marks of any."""
-        marks = {key: loop.annotations[key] for key in (_ROWS, TOKENS) if key in loop.annotations}
-        if not marks and _SEQUENCES not in loop.annotations:
+        marks = {key: loop.annotations[key] for key in _LOOPS if key in loop.annotations}
+        if not marks:
             return loop
-        body = loop.body
-        if self.starts is not None and marks:
+        extent, body = loop.extent, loop.body
+        if _ROWS_INSIDE in marks:
+            rows, tile = (int(size) for size in marks[_ROWS_INSIDE])
+            used = tirx.const(rows, "int32") if self.starts is None else self.rows()
+            left = used - self.around[loop.loop_var]
+            if tile == 1:
+                extent = tirx.min(extent, left)
+            else:  # A loop of unknown extent would have the memory of all rows planned in it.
+                body = tirx.IfThenElse(loop.loop_var * tile < left, body, None)
+        elif self.starts is not None and _SEQUENCES not in marks:
             ((key, mark),) = marks.items()
             first, _tile = first_row(loop, mark)
             limit = self.rows() if key == _ROWS else self.length(self.sequence)
             body = tirx.IfThenElse(first < limit, body, None)
             self.found += 1
-        return changed(loop, body=body, annotations=unmarked(loop, _ROWS, TOKENS, _SEQUENCES))
+        return changed(loop, extent=extent, body=body, annotations=unmarked(loop, *_LOOPS))
 
     def block(self, block: s_tir.SBlock) -> s_tir.SBlock:
         """Move what a marked block stores to the rows of its sequence."""

@@ -187,6 +187,11 @@ class KernelDomain(KernelBlocks):
         tile, padded_rows = layout.row_tile(rows)
         self.attributes["ibert.row_tile"] = tile
         padded_depth = layout.padded_depth(depth)
+        whole = (rows, depth) == (padded_rows, padded_depth)
+        if layout.widens_weights:
+            block = layout.row_block(padded_rows, padded_depth)
+            self.attributes["ibert.row_block"] = block
+            padded_rows = -(-padded_rows // block) * block
         if x.dtype != layout.lhs_dtype and not layout.widens_lhs:
             raise LoweringError(
                 what=f"a matrix operand is {x.dtype}, the instruction takes {layout.lhs_dtype}",
@@ -194,7 +199,6 @@ class KernelDomain(KernelBlocks):
                 why="the pass offset_activations did not run before emission",
                 todo="use ibert_tvm.relay_passes.passes.pipeline, which orders the passes",
             )
-        whole = (rows, depth) == (padded_rows, padded_depth)
         # An instruction that takes several rows at once reads them from a copy that interleaves
         # them.
         if x.dtype == layout.lhs_dtype and whole and layout.row_step == 1:
@@ -205,6 +209,7 @@ class KernelDomain(KernelBlocks):
             value = x.tensor[tirx.min(row, rows - 1), tirx.min(column, depth - 1)]
             value = value.astype(layout.lhs_dtype)
             if whole:
+                row = row if rows == padded_rows else tirx.min(row, rows - 1)
                 return x.tensor[row, column].astype(layout.lhs_dtype)
             inside = tirx.all(row < rows, column < depth)
             return tirx.if_then_else(inside, value, tirx.const(0, layout.lhs_dtype))
@@ -214,9 +219,9 @@ class KernelDomain(KernelBlocks):
 
     def _widened(self, packed: te.Tensor) -> te.Tensor:
         """Packed weight in the type that the instruction takes, by a copy only where needed."""
-        dtype = self.layout.rhs_dtype
-        if str(packed.dtype) == dtype:
+        if not self.layout.widens_weights:
             return packed
+        dtype = self.layout.rhs_dtype
         return te.compute(packed.shape, lambda *index: packed(*index).astype(dtype), name="rhs")
 
     def distance_products(self, x: Stage, table: Stage, heads: int) -> Stage:

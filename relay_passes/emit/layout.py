@@ -54,6 +54,13 @@ class DotOperands(Protocol):
         """Its form on two operands of 16 bits; empty where there is none."""
 
 
+# Rows over which widened weights are reused: as many as take this memory once they are widened
+# themselves, and at least so many, since fewer would widen weights for too few products.
+ROW_BLOCK_BYTES = 24 * 1024
+SMALLEST_ROW_BLOCK = 8
+_WIDENED_BYTES = 2
+
+
 @dataclass(frozen=True)
 class KernelLayout:
     """Operand layout of 8-bit matrix products.
@@ -126,6 +133,11 @@ class KernelLayout:
         """Whether kernels widen activations, whatever their signedness."""
         return self.lhs_dtype in ("int16", "int32")
 
+    @property
+    def widens_weights(self) -> bool:
+        """Whether kernels widen weights, once for a block of rows."""
+        return self.rhs_dtype != "int8"
+
     @staticmethod
     def of(
         dot: DotOperands, vector_lanes: int = 4, functions: tuple[str, ...] = ()
@@ -174,6 +186,20 @@ class KernelLayout:
         candidates = range(smallest * step, most * step + 1, step)
         tile = min(candidates, key=lambda size: (-(-rows // size) * size, -size))
         return tile, -(-rows // tile) * tile
+
+    def row_block(self, rows: int, depth: int) -> int:
+        """Rows of a product for which its widened weights are used again.
+
+        The number of blocks does not change it, so that the memory of a kernel never shrinks as
+        its rows grow.
+
+        Parameters
+        ----------
+        rows, depth
+            Padded to whole tiles and blocks.
+        """
+        wanted = ROW_BLOCK_BYTES // (_WIDENED_BYTES * depth) // self.row_step * self.row_step
+        return min(rows, max(SMALLEST_ROW_BLOCK, wanted))
 
     def packed_shape(self, columns: int, depth: int) -> tuple[int, int, int, int]:
         """Shape of a packed weight: [column blocks, depth blocks, lanes, depth]."""

@@ -49,6 +49,15 @@ def test_row_tiles_of_the_vnni_layout(rows: int, expected: tuple[int, int]) -> N
     assert KernelLayout("uint8", 16, 4, 8).row_tile(rows) == expected
 
 
+@given(st.integers(1, 300), st.sampled_from([4, 64, 384, 1536, 4096, 20000]))
+def test_a_block_of_rows_is_whole_tiles_and_never_shrinks(tiles: int, depth: int) -> None:
+    layout = KernelLayout("int16", 2, 4, 2, row_step=2, rhs_dtype="int16")
+    block = layout.row_block(2 * tiles, depth)
+    assert block % 2 == 0 and min(8, 2 * tiles) <= block <= 2 * tiles
+    assert block <= 8 or block * depth * 2 <= 24 * 1024
+    assert layout.row_block(2 * tiles + 2, depth) >= block
+
+
 @given(layouts, st.integers(1, 70), st.integers(1, 70), st.integers(0, 2**32 - 1))
 def test_packing_is_a_permutation_and_zeros(
     layout: KernelLayout, columns: int, depth: int, seed: int

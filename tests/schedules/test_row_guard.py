@@ -11,6 +11,7 @@ from ibert_tvm.schedules import ScheduleError
 from ibert_tvm.schedules.row_guard import (
     ROW_COUNT,
     guard_rows,
+    mark_inner_row_loop,
     mark_row_loop,
     mark_sequence_loop,
     mark_token_loop,
@@ -56,6 +57,25 @@ def test_tiles_without_a_token_are_skipped(tile: int, rows: int, computed: int) 
     func = guard_rows(sch.mod["main"], "y")
     assert "ibert.rows" not in func.script()
     np.testing.assert_array_equal(_run(func, [0, 2, 2, rows]), _rows(computed))
+
+
+@pytest.mark.parametrize(
+    ("tile", "rows", "computed"), [(1, 5, 5), (1, 9, 9), (2, 5, 6), (2, 12, 12)]
+)
+def test_tiles_of_a_block_of_rows_without_a_token_are_skipped(
+    tile: int, rows: int, computed: int
+) -> None:
+    for counted in (True, False):
+        sch = s_tir.Schedule(_doubled(counted))
+        row, _ = sch.get_loops(sch.get_sblock("y"))
+        blocks, inner = sch.split(row, [None, 8])
+        tiles = inner if tile == 1 else sch.split(inner, [None, tile])[0]
+        mark_row_loop(sch, blocks, 8)
+        mark_inner_row_loop(sch, tiles, ROWS, tile)
+        func = guard_rows(sch.mod["main"], "y")
+        assert "ibert.rows" not in func.script()
+        expected = _rows(computed if counted else ROWS)
+        np.testing.assert_array_equal(_run(func, [0, 2, 2, rows]), expected)
 
 
 def test_a_loop_over_columns_and_rows_knows_its_rows() -> None:
