@@ -20,8 +20,9 @@ from ibert_tvm.relay_passes.spec.released import ReleasedExponential
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import TargetDescription
+from tests.lowering import layout_of
 
-from .row_program import INT8, STREAM, RowKernel, RowProgram, layout_of
+from .row_program import INT8, STREAM, RowKernel, RowProgram
 
 
 def linear(

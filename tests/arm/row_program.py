@@ -9,12 +9,12 @@ import numpy as np
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.targets import TargetDescription
+from tests.lowering import layout_of
 
 Bounds = tuple[int, int]
 STREAM = (-INPUT_LIMIT, INPUT_LIMIT)
@@ -42,11 +42,6 @@ class RowKernel:
     inputs: Sequence[np.ndarray]
     outputs: Sequence[np.ndarray]
     entries: int
-
-
-def layout_of(target: TargetDescription) -> KernelLayout:
-    """Operand layout that emission gets for a target."""
-    return KernelLayout.of(target.dot, target.vector_lanes, target.functions)
 
 
 class RowProgram:

@@ -18,7 +18,8 @@ from ibert_tvm.relay_passes.spec.values import Ranged
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.loops import block_names, fuse_row_passes
 from ibert_tvm.targets import TargetDescription
-from tests.arm.row_program import INT8, RowKernel, layout_of
+from tests.arm.row_program import INT8, RowKernel
+from tests.lowering import layout_of
 
 
 def softmax(

@@ -15,7 +15,6 @@ from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.spec.exponential import Exponential, PolynomialExponential
@@ -24,6 +23,7 @@ from ibert_tvm.relay_passes.spec.score_cap import ScoreCap, capped_scale
 from ibert_tvm.relay_passes.spec.short_requantise import ShortFactors, short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import VALUE_LIMIT, ShortExponential
 from ibert_tvm.targets import TargetDescription
+from tests.lowering import layout_of
 
 PRESETS = ("accurate", "paper", "released")
 _CONTEXT_LIMIT = 2**15
@@ -217,11 +217,6 @@ def run_of(merged: relax.Var, name: str, widths: dict[str, int]) -> relax.Call:
         return integer.split_channels(merged, name=name, index=index, parts=len(widths))
     first = sum(list(widths.values())[:index])
     return integer.channel_run(merged, name=name, first=first, channels=widths[name])
-
-
-def layout_of(target: TargetDescription) -> KernelLayout:
-    """Operand layout that emission gets for a target."""
-    return KernelLayout.of(target.dot, target.vector_lanes, target.functions)
 
 
 def _scale(case: AttentionCase) -> float:

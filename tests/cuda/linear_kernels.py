@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
@@ -19,6 +18,7 @@ from ibert_tvm.relay_passes.spec.exponential import BinaryExponential
 from ibert_tvm.relay_passes.spec.gelu import GELU, PaperGelu
 from ibert_tvm.relay_passes.spec.released.rounding import exact_factors
 from ibert_tvm.targets import TargetDescription
+from tests.lowering import layout_of
 from tests.passes.models import ProgramBuilder
 
 _HALF_STREAM = {"low": 1 - 2**14, "high": 2**14 - 1}
@@ -267,11 +267,6 @@ def linear_kernel(target: TargetDescription, case: LinearCase) -> LinearKernel:
         [_stored(array) for array in (*program.arrays.values(), *parameters)],
         [_stored(array) for array in expected],
     )
-
-
-def layout_of(target: TargetDescription) -> KernelLayout:
-    """Operand layout that emission gets for a target."""
-    return KernelLayout.of(target.dot, target.vector_lanes, target.functions)
 
 
 def _read(function: relax.Function) -> set[str]:

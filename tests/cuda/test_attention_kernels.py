@@ -9,7 +9,6 @@ import pytest
 from tvm import te, tirx
 
 from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.schedules import ScheduleError, schedule_kernel
 from ibert_tvm.schedules.cuda.attention import AttentionRule
 from ibert_tvm.schedules.cuda.attention_operands import attention_sizes
@@ -21,6 +20,7 @@ from tests.cuda.attention_kernels import PRESETS, AttentionCase, AttentionKernel
 from tests.cuda.machine_code import machine_code
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
+from tests.lowering import layout_of
 from tests.schedules.machine import refusal
 from tests.snapshots import Messages
 
@@ -241,8 +241,7 @@ def test_weights_are_stored_as_they_are() -> None:
     stages = StageGraph(kernel.func).stages
     assert not {"v_sum", "ones", "k_sum"} & set(stages)
     assert str(stages["exponential"].buffer.ty.dtype) == "uint8"
-    other = KernelLayout.of(get_target("cortex-m55").dot, get_target("cortex-m55").vector_lanes)
-    assert not other.either_sign
+    assert not layout_of(get_target("cortex-m55")).either_sign
 
 
 def test_another_target_is_left_to_others() -> None:

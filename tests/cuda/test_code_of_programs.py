@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.passes import lower_to_kernels
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.build import GpuBuild, build_for_gpu
 from tests.cuda.tools import cuda_toolchain
 from tests.examples import examples
+from tests.lowering import lowered
 from tests.passes.models import encoder_program
 from tests.passes.small import UNPACKED
 
@@ -26,9 +25,8 @@ RECORD = functools.partial(pytest.param, marks=pytest.mark.record)
 def compiled(settings: Mapping[str, Any], shape: tuple[int, int], target: str) -> GpuBuild:
     """Compile an encoder; an audit that refuses is an exception."""
     description = get_target(target)
-    layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
-    lowered = lower_to_kernels(encoder_program(**settings), layout, [shape], phases=UNPACKED)
-    return build_for_gpu(schedule_module(lowered.program.module, description), description)
+    made = lowered(encoder_program(**settings), description, [shape], UNPACKED)
+    return build_for_gpu(schedule_module(made.program.module, description), description)
 
 
 def check(build: GpuBuild, matrix_kernels: int) -> None:

@@ -12,7 +12,6 @@ from tvm import relax
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.dialect.calls import builder
 from ibert_tvm.relay_passes.dialect.record import Operand
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer import OPERATORS
 from ibert_tvm.relay_passes.integer.checks import check_attribute
 from ibert_tvm.relay_passes.integer.domain import Domain, Entry, Index, Tensor
@@ -22,7 +21,7 @@ from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.traits import Traits
 from ibert_tvm.relay_passes.integer.types import NARROW, TensorType
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.spec.values import clamp, floor_divide, maximum
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import get_target
@@ -31,6 +30,7 @@ from tests.arm.row_program import RowKernel, RowProgram
 from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import run_kernel
 from tests.examples import examples
+from tests.lowering import lowered
 from tests.passes.execution import Compiled, inputs_of
 from tests.passes.small import kernels, small_program
 from tests.twins import runnable_target
@@ -142,9 +142,7 @@ def test_evaluation_intervals_and_unbounded_integers_agree() -> None:
 
 def test_the_toys_join_kernels_by_their_traits() -> None:
     p = program()
-    target = get_target("x86-64-v3")
-    layout = KernelLayout.of(target.dot, target.vector_lanes)
-    fused = kernels(lower_to_kernels(p, layout, [(3, 5)]).fused.module)
+    fused = kernels(lowered(p, "x86-64-v3", [(3, 5)]).fused.module)
     assert [name for _, name in fused["product"]][-1] == "act"  # in the product's epilogue
     assert fused["word"][-1] == ("toy_leaky_relu", "leaky")
 

@@ -6,18 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tvm import tirx
 
 import ibert_tvm as ibert
 from ibert_tvm.evaluation.metrics import row_cosine
 from ibert_tvm.relay_passes.canonical import FloatModel
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
+from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.schedules.cuda import CUDA_RULES
+from ibert_tvm.schedules.cuda.fallback import FallbackRule
+from ibert_tvm.schedules.rule import kernel_name
+from ibert_tvm.targets import get_target
 from tests.examples import examples
 from tests.frontend.rotary_modules import encoder
 from tests.integration import distance_models
 from tests.integration.families import EVERY, PRESETS, Case, Model
 from tests.integration.token_model import MODELS as TOKENS
 from tests.integration.whole_models import assert_bit_exact, build_library, reference
+from tests.lowering import lowered
+from tests.twins import runnable_target
 
 pytestmark = pytest.mark.slow
 
@@ -88,3 +96,32 @@ def test_integers_follow_the_float_model(case: Case) -> None:
     (integers,) = reference(model.quantised, arrays)
     tokens = np.asarray(arrays["attention_mask"]) != 0
     assert row_cosine(floats[tokens], integers[tokens]).mean() > 0.99
+
+
+@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "x86-avx512-vnni"])
+@pytest.mark.parametrize(
+    "case", [case for case in EVERY if case[0] in ("row scales", "wide operands")], ids="-".join
+)
+def test_every_form_of_x86_is_bit_exact(case: Case, target: str, tmp_path: Path) -> None:
+    model = Model(*case)
+    runnable_target(target)
+    compiled = ibert.compile(model.quantised, target=target, shapes=[(2, 13)])
+    library = ibert.load_library(compiled.export(tmp_path / "model.so"), num_threads=1)
+    for tokens in (13, 5, 1):
+        assert_bit_exact(library, model.quantised, model.inputs(2, 13, tokens, tokens))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [("gates", "silu", "accurate"), ("groups", "rms", "accurate"), ("groups", "own", "accurate")],
+    ids="-".join,
+)
+def test_no_kernel_of_a_gpu_needs_a_grid_per_stage(case: Case) -> None:
+    rules = [rule for rule in CUDA_RULES if not isinstance(rule, FallbackRule)]
+    module = lowered(Model(*case).quantised, "t4", [(2, 13)]).program.module
+    written = [
+        schedule_kernel(var.name_hint, func, get_target("t4"), rules)
+        for var, func in module.functions_items()
+        if isinstance(func, tirx.PrimFunc) and kernel_name(func)
+    ]
+    assert len(written) >= 8

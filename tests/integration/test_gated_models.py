@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tvm import tirx
 
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, lower_to_kernels, phases_of
-from ibert_tvm.relay_passes.passes.pipeline import Lowered
-from ibert_tvm.schedules import schedule_kernel
-from ibert_tvm.schedules.cuda import CUDA_RULES
-from ibert_tvm.schedules.cuda.fallback import FallbackRule
-from ibert_tvm.targets import get_target
 from tests.examples import examples
 from tests.frontend.gated_modules import gated
 from tests.integration.gated_model import MODELS, gated_model, inputs
+from tests.lowering import lowered
 from tests.passes.small import kernels
 
 PRESETS = ("accurate", "paper")
@@ -51,17 +44,9 @@ def test_smoothing_divides_the_product_by_channel() -> None:
     assert len(set(forms["matmul"]["scale"])) > 1
 
 
-def lowered(name: str, preset: str, target: str) -> Lowered:
-    description, model = get_target(target), gated_model(name, preset)
-    layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
-    program = IntegerProgram(model.module, model.parameters)
-    phases = phases_of(TargetKind.of(description))
-    return lower_to_kernels(program, layout, [(2, 13)], phases=phases)
-
-
 @pytest.mark.parametrize("name", examples(MODELS, "silu"))
 def test_both_sides_of_the_gate_are_one_kernel(name: str) -> None:
-    found = kernels(lowered(name, "accurate", "x86-64-v3").fused.module)
+    found = kernels(lowered(gated_model(name), "x86-64-v3", [(2, 13)]).fused.module)
     (gate,) = ([op for op, _ in k] for k in found.values() if "multiply" in [op for op, _ in k])
     assert gate.count("linear") == 1 and gate.count("split_channels") == 2 and name in gate
     assert gate[-2:] == ["multiply", "requantise_short"]
@@ -70,19 +55,8 @@ def test_both_sides_of_the_gate_are_one_kernel(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", examples(MODELS, "silu"))
 def test_without_vectors_the_gate_is_the_epilogue_of_one_side(name: str) -> None:
-    found = kernels(lowered(name, "accurate", "cortex-m4").fused.module)
+    found = kernels(lowered(gated_model(name), "cortex-m4", [(2, 13)]).fused.module)
     (gate,) = (k for k in found.values() if "multiply" in [op for op, _ in k])
     assert [op for op, _ in gate] == ["linear", "requantise_short", "multiply", "requantise_short"]
     activations = [[op for op, _ in k] for k in found.values() if name in [op for op, _ in k]]
     assert activations == [["linear", "requantise_short", name]]
-
-
-def test_no_kernel_of_a_gpu_needs_a_grid_per_stage() -> None:
-    rules = [rule for rule in CUDA_RULES if not isinstance(rule, FallbackRule)]
-    module = lowered("silu", "accurate", "t4").program.module
-    written = [
-        schedule_kernel(var.name_hint, func, get_target("t4"), rules)
-        for var, func in module.functions_items()
-        if isinstance(func, tirx.PrimFunc) and "ibert.kernel" in func.attrs
-    ]
-    assert len(written) >= 10

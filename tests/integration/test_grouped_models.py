@@ -7,22 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tvm import tirx
 
 import ibert_tvm as ibert
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, lower_to_kernels, phases_of
-from ibert_tvm.relay_passes.passes.pipeline import Lowered
-from ibert_tvm.schedules import schedule_kernel
-from ibert_tvm.schedules.cuda import CUDA_RULES
-from ibert_tvm.schedules.cuda.fallback import FallbackRule
-from ibert_tvm.targets import get_target
 from tests.examples import examples
 from tests.frontend.grouped_modules import VOCABULARY
 from tests.integration.gated_model import inputs
 from tests.integration.grouped_model import MODELS, grouped_model, source
 from tests.integration.whole_models import assert_bit_exact
+from tests.lowering import lowered
 from tests.passes.small import kernels
 
 LENGTH = 13
@@ -59,18 +52,9 @@ def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
     assert 10 * np.log10(ratio) > (40 if preset == "accurate" else 36)
 
 
-def lowered(name: str, target: str) -> Lowered:
-    description, model = get_target(target), grouped_model(name)
-    layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
-    program = IntegerProgram(model.module, model.parameters)
-    phases = phases_of(TargetKind.of(description))
-    return lower_to_kernels(program, layout, [(2, LENGTH)], phases=phases)
-
-
 def test_kernels_of_norms_end_in_what_attention_reads() -> None:
-    found = [
-        [op for op, _ in k] for k in kernels(lowered("rms", "x86-64-v3").fused.module).values()
-    ]
+    made = lowered(grouped_model("rms"), "x86-64-v3", [(2, LENGTH)])
+    found = [[op for op, _ in kernel] for kernel in kernels(made.fused.module).values()]
     assert found.count(["rms_norm_short", "requantise_short"]) == 2
     assert found.count(["attention"]) == 1
 
@@ -78,16 +62,5 @@ def test_kernels_of_norms_end_in_what_attention_reads() -> None:
 @pytest.mark.slow
 def test_unequal_projections_are_one_product() -> None:
     """Of queries and keys; values of 16 bits are another kind of result."""
-    found = kernels(lowered("plain", "x86-64-v3").fused.module)
+    found = kernels(lowered(grouped_model("plain"), "x86-64-v3", [(2, LENGTH)]).fused.module)
     assert [op for op, _ in found["attention"]] == [*["channel_run"] * 2, "attention"]
-
-
-@pytest.mark.parametrize("name", examples(["rms", "own"], "rms"))
-def test_no_kernel_of_a_gpu_needs_a_grid_per_stage(name: str) -> None:
-    rules = [rule for rule in CUDA_RULES if not isinstance(rule, FallbackRule)]
-    written = [
-        schedule_kernel(var.name_hint, func, get_target("t4"), rules)
-        for var, func in lowered(name, "t4").program.module.functions_items()
-        if isinstance(func, tirx.PrimFunc) and "ibert.kernel" in func.attrs
-    ]
-    assert len(written) >= 8

@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from tvm import relax
 
-import ibert_tvm as ibert
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
-from ibert_tvm.targets import get_target
 from tests.examples import examples
 from tests.integration.row_scale_models import inputs, row_scale_model
-from tests.integration.whole_models import assert_bit_exact
+from tests.lowering import lowered
 from tests.passes.small import kernels
-from tests.twins import runnable_target
 
 MODELS = ("gated", "bert")
 CASES = examples(MODELS, "bert")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "x86-avx512-vnni"])
-@pytest.mark.parametrize("name", MODELS)
-def test_every_form_of_x86_is_bit_exact(name: str, target: str, tmp_path: Path) -> None:
-    model = row_scale_model(name)
-    runnable_target(target)
-    path = ibert.compile(model, target=target, shapes=[(2, 13)]).export(tmp_path / "model.so")
-    library = ibert.load_library(path, num_threads=1)
-    for tokens in (13, 5, 1):
-        assert_bit_exact(library, model, inputs(name, 2, 13, tokens, tokens))
 
 
 @pytest.mark.slow
@@ -63,11 +44,8 @@ def test_a_text_has_the_same_integers_in_any_batch(name: str) -> None:
 
 
 def test_projections_with_scales_of_rows_are_one_product() -> None:
-    model, description = row_scale_model("bert"), get_target("x86-64-v3")
-    layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
-    program = IntegerProgram(model.module, model.parameters)
-    lowered = lower_to_kernels(program, layout, [(2, 13)])
-    found = [[op for op, _ in kernel] for kernel in kernels(lowered.fused.module).values()]
+    made = lowered(row_scale_model("bert"), "x86-64-v3", [(2, 13)])
+    found = [[op for op, _ in kernel] for kernel in kernels(made.fused.module).values()]
     products = [kernel for kernel in found if "linear" in kernel]
     assert len(products) == 8  # four of a layer
     assert ["linear", "scale_rows", "requantise_short"] in products

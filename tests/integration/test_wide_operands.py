@@ -2,41 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-import ibert_tvm as ibert
-from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
-from ibert_tvm.targets import get_target
-from tests.integration.row_scale_models import inputs, wide_model
-from tests.integration.whole_models import assert_bit_exact
+from ibert_tvm.relay_passes.passes import TargetKind, phases_of
+from tests.integration.row_scale_models import wide_model
+from tests.lowering import lowered
 from tests.passes.small import kernels
-from tests.twins import runnable_target
 
 MODELS = ("gated", "bert")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "x86-avx512-vnni"])
-@pytest.mark.parametrize("name", MODELS)
-def test_every_form_of_x86_is_bit_exact(name: str, target: str, tmp_path: Path) -> None:
-    model = wide_model(name)
-    runnable_target(target)
-    path = ibert.compile(model, target=target, shapes=[(2, 13)]).export(tmp_path / "model.so")
-    library = ibert.load_library(path, num_threads=1)
-    for tokens in (13, 5, 1):
-        assert_bit_exact(library, model, inputs(name, 2, 13, tokens, tokens))
-
-
 def found_kernels(target: str) -> list[list[str]]:
     """Operators of each kernel that a target gets."""
-    model, description = wide_model("bert"), get_target(target)
-    layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
-    program = IntegerProgram(model.module, model.parameters)
-    lowered = lower_to_kernels(program, layout, [(2, 13)])
-    return [[op for op, _ in kernel] for kernel in kernels(lowered.fused.module).values()]
+    made = lowered(wide_model("bert"), target, [(2, 13)], phases_of(TargetKind.PROCESSOR))
+    return [[op for op, _ in kernel] for kernel in kernels(made.fused.module).values()]
 
 
 @pytest.mark.slow

@@ -6,11 +6,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
+from ibert_tvm.relay_passes.passes import IntegerProgram, function_name
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets.build import build_executable
+from tests.lowering import lowered
 from tests.twins import runnable_target
 
 
@@ -19,11 +19,10 @@ class Compiled:
 
     def __init__(self, program: IntegerProgram, target: str, shapes: list[tuple[int, int]]) -> None:
         description = runnable_target(target)
-        layout = KernelLayout.of(description.dot, description.vector_lanes)
-        lowered = lower_to_kernels(program, layout, shapes)
-        module = schedule_module(lowered.program.module, description)
+        made = lowered(program, description, shapes).program
+        module = schedule_module(made.module, description)
         self.machine = relax.VirtualMachine(build_executable(module, description), tvm.cpu())
-        self.parameters = [tvm.runtime.tensor(a) for a in lowered.program.parameters.values()]
+        self.parameters = [tvm.runtime.tensor(a) for a in made.parameters.values()]
 
     def __call__(self, ids: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
         """Run the function of the inputs' shape."""

@@ -8,13 +8,13 @@ import tvm
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, lower_to_kernels, phases_of
+from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, phases_of
 from ibert_tvm.relay_passes.passes.share_kernels import called_kernels
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets.build import build_executable
+from tests.lowering import lowered
 from tests.passes.execution import inputs_of
 from tests.passes.models import ProgramBuilder
 from tests.passes.small import CHANNELS, small_program
@@ -23,7 +23,6 @@ from tests.twins import runnable_target
 SHAPE = (2, 3)
 VOCABULARY = 11
 DESCRIPTION = runnable_target("x86-64")
-LAYOUT = KernelLayout.of(DESCRIPTION.dot, DESCRIPTION.vector_lanes)
 
 
 def attentions(*scales: float) -> IntegerProgram:
@@ -66,9 +65,9 @@ def kernels(module: tvm.IRModule) -> set[str]:
     }
 
 
-def lowered(program: IntegerProgram, compact: bool) -> IntegerProgram:
+def emitted(program: IntegerProgram, compact: bool) -> IntegerProgram:
     kind = TargetKind.BARE_METAL if compact else TargetKind.PROCESSOR
-    return lower_to_kernels(program, LAYOUT, [SHAPE], phases=phases_of(kind)).program
+    return lowered(program, DESCRIPTION, [SHAPE], phases_of(kind)).program
 
 
 def constants(program: IntegerProgram) -> dict[str, np.ndarray]:
@@ -77,8 +76,8 @@ def constants(program: IntegerProgram) -> dict[str, np.ndarray]:
 
 def test_kernels_of_other_constants_become_one_with_an_array_each() -> None:
     program = attentions(1e-3, 1.1e-3, 1.2e-3)
-    assert len(kernels(lowered(program, compact=False).module)) == 3
-    compact = lowered(program, compact=True)
+    assert len(kernels(emitted(program, compact=False).module)) == 3
+    compact = emitted(program, compact=True)
     assert kernels(compact.module) == {"main_b2_s3_attention_0"}
     function = compact.module["main_b2_s3"]
     names = [var.name_hint for var in called_kernels(function)]
@@ -91,19 +90,19 @@ def test_kernels_of_other_constants_become_one_with_an_array_each() -> None:
 
 
 def test_equal_kernels_and_a_single_one_keep_their_constants() -> None:
-    assert constants(lowered(attentions(1e-3, 1e-3), compact=True)) == {}
-    assert constants(lowered(attentions(1e-3), compact=True)) == {}
+    assert constants(emitted(attentions(1e-3, 1e-3), compact=True)) == {}
+    assert constants(emitted(attentions(1e-3), compact=True)) == {}
 
 
 def test_nothing_becomes_an_argument_where_it_is_not_asked_for() -> None:
-    assert constants(lowered(attentions(1e-3, 1.1e-3), compact=False)) == {}
+    assert constants(emitted(attentions(1e-3, 1.1e-3), compact=False)) == {}
 
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("scales", [(1e-3, 1.1e-3), (1e-3, 0.8e-3, 1.2e-3, 0.8e-3)])
 def test_compiled_code_computes_the_same(scales: tuple[float, ...]) -> None:
     program = attentions(*scales)
-    compact = lowered(program, compact=True)
+    compact = emitted(program, compact=True)
     assert constants(compact)
     module = schedule_module(compact.module, DESCRIPTION)
     machine = relax.VirtualMachine(build_executable(module, DESCRIPTION), tvm.cpu())

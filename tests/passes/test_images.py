@@ -8,14 +8,14 @@ import tvm
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
+from ibert_tvm.relay_passes.passes import IntegerProgram, function_name
 from ibert_tvm.relay_passes.spec.presets import preset
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import cpu_features, get_target, missing_features
 from ibert_tvm.targets.build import build_executable
 from tests.examples import examples
+from tests.lowering import lowered
 from tests.passes.models import ProgramBuilder
 
 PLANES, HEIGHT, WIDTH, TALL, WIDE = 3, 13, 10, 3, 5  # the last row of pixels fills no patch
@@ -80,12 +80,11 @@ def test_compiled_image_kernels_equal_their_evaluation(name: str, target: str) -
     if missing := missing_features(description, cpu_features()):
         pytest.skip(f"this processor lacks {', '.join(missing)}")
     made = program(name)
-    layout = KernelLayout.of(description.dot, description.vector_lanes)
     shapes = [(1, TOKENS), (3, TOKENS)]
-    lowered = lower_to_kernels(made, layout, shapes)
-    module = schedule_module(lowered.program.module, description)
+    static = lowered(made, description, shapes).program
+    module = schedule_module(static.module, description)
     machine = relax.VirtualMachine(build_executable(module, description), tvm.cpu())
-    parameters = [tvm.runtime.tensor(a) for a in lowered.program.parameters.values()]
+    parameters = [tvm.runtime.tensor(a) for a in static.parameters.values()]
     random = np.random.default_rng(3)
     for batch, tokens in shapes:
         size = (batch, PLANES, HEIGHT, WIDTH)

@@ -11,19 +11,18 @@ import pytest
 from tvm import relax
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges, longest_sequence
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
-from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, lower_to_kernels, phases_of
+from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, phases_of
 from ibert_tvm.relay_passes.passes.merge_projections import MergeProjections
 from ibert_tvm.relay_passes.spec.rotation import rotation_table
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
-from ibert_tvm.targets import get_target
 from tests.cuda.gpu_models import as_model, build
 from tests.examples import examples
 from tests.integration.whole_models import assert_bit_exact
+from tests.lowering import lowered
 from tests.passes.execution import Compiled
 from tests.passes.small import CHANNELS, UNPACKED, calls, kernels, small_program
 from tests.passes.test_merge_projections import attention, projections
@@ -77,10 +76,8 @@ def test_projections_that_are_rotated_are_one_product() -> None:
 
 @pytest.mark.parametrize("pack", [False, True])
 def test_rotations_read_the_product_in_place(pack: bool) -> None:
-    target = get_target("x86-64-v3")
-    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
     phases = phases_of(TargetKind.PROCESSOR) if pack else UNPACKED
-    found = kernels(lower_to_kernels(program(), layout, [SHAPE], phases=phases).fused.module)
+    found = kernels(lowered(program(), "x86-64-v3", [SHAPE], phases).fused.module)
     readers = {name: [op for op, _ in ops] for name, ops in found.items()}
     assert readers["q_turned"] == readers["k_turned"] == ["split_channels", "rotate"]
     assert readers["attended"] == ["split_channels", "attention"]

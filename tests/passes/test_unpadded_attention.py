@@ -11,15 +11,15 @@ import pytest
 from tvm import relax
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
 from ibert_tvm.relay_passes.spec.fixed_point import dyadic_vector
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import get_target
 from tests.examples import examples
+from tests.lowering import lowered
 from tests.passes.execution import Compiled
 from tests.passes.small import CHANNELS, kernels, small_program
 from tests.twins import runnable_target
@@ -122,8 +122,7 @@ def test_positions_are_those_of_the_sequence(terms: dict[str, Any], name: str) -
     plain = program(False, terms.get("short", True))
     assert (evaluate(plain.module, inputs, plain.parameters)[0] != expected).any()
     target = runnable_target(name)
-    layout = KernelLayout.of(target.dot, target.vector_lanes)
-    assert "packing.slots" in kernels(lower_to_kernels(p, layout, [SHAPE]).fused.module)
+    assert "packing.slots" in kernels(lowered(p, target, [SHAPE]).fused.module)
     compiled = Compiled(p, name, [SHAPE])
     for given in (inputs, next_in_line(), *scattered(8)):
         (expected,) = evaluate(p.module, given, p.parameters)
@@ -133,6 +132,5 @@ def test_positions_are_those_of_the_sequence(terms: dict[str, Any], name: str) -
 
 def test_microcontrollers_compile_the_same_program() -> None:
     target = get_target("cortex-m4")
-    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
-    lowered = lower_to_kernels(program(True, after=0), layout, [(1, 20)])
-    assert "attended" in kernels(lowered.fused.module)
+    made = lowered(program(True, after=0), target, [(1, 20)])
+    assert "attended" in kernels(made.fused.module)

@@ -17,8 +17,6 @@ import tvm
 
 from ibert_tvm.common.integrity import sealed
 from ibert_tvm.compiler.statements import tuning_statement
-from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
 from ibert_tvm.runtime import load_library
 from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.schedules import schedule_module
@@ -26,6 +24,7 @@ from ibert_tvm.targets import get_target
 from ibert_tvm.tuning import TunedKernels
 from ibert_tvm.verification import verify
 from tests.commands import Ibert
+from tests.lowering import lowered
 from tests.snapshots import Messages
 
 from .conftest import environment, ibert_process
@@ -121,10 +120,7 @@ def test_compile_uses_the_measurements(
 def test_without_records_kernels_are_those_of_no_database(database: Path) -> None:
     (database / "trials.jsonl").unlink()
     target = get_target("x86-64")
-    layout = KernelLayout.of(target.dot, target.vector_lanes)
-    model = small_model()
-    program = IntegerProgram(model.module, model.parameters)
-    module = lower_to_kernels(program, layout, [(1, 8)]).program.module
+    module = lowered(small_model(), target, [(1, 8)]).program.module
     tuned = TunedKernels(database, target)
     with_database = schedule_module(module, target, tuned)
     tvm.ir.assert_structural_equal(with_database, schedule_module(module, target))

@@ -11,16 +11,17 @@ from tvm import relax, tirx
 
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.relax_ops import operator_name
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.pipeline import Phase
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.arm import bare_kernels
 from tests.arm.linux_kernels import BoardKernels
-from tests.arm.row_program import RowKernel, layout_of
+from tests.arm.row_program import RowKernel
 from tests.arm.tools import board, needs
 from tests.cuda.stand_in_gpu import run_kernel
+from tests.lowering import lowered
 from tests.schedules.machine import Kernels
 
 
@@ -33,9 +34,9 @@ def program_kernels(
     seed: int = 1,
 ) -> list[RowKernel]:
     """Some kernels of a program, with random operands within their proven intervals."""
-    lowered = lower_to_kernels(program, layout_of(target), [shape], phases=phases)
-    fused, found = lowered.fused, []
-    for var, func in lowered.program.module.functions_items():
+    made = lowered(program, target, [shape], phases)
+    fused, found = made.fused, []
+    for var, func in made.program.module.functions_items():
         if not isinstance(func, tirx.PrimFunc) or not wanted(func):
             continue
         random = np.random.default_rng(seed)
@@ -47,7 +48,7 @@ def program_kernels(
             if param.name in fused.parameters:
                 arrays[param.name] = fused.parameters[param.name]
             else:
-                low, high = lowered.bounds.get(param.name, (0, 1))
+                low, high = made.bounds.get(param.name, (0, 1))
                 if param.name in tables:
                     low, high = 0, tables[param.name] - 1
                 values = random.integers(low, high, extents, endpoint=True)

@@ -8,7 +8,7 @@ from tvm import te, tirx
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.targets import TargetDescription
-from tests.schedules.machine import layout_of
+from tests.lowering import layout_of
 
 # Depths that are no multiple of an instruction's 2, 4 or 8, columns that are none of its 4, 8 or
 # 16; and one even pair, for which the operand is not copied where its rows make whole tiles.

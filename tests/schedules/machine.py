@@ -9,18 +9,12 @@ import pytest
 import tvm
 from tvm import tirx
 
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.schedules.rule import Rule
 from ibert_tvm.schedules.stages import NotElementwise
 from ibert_tvm.targets import TargetDescription
 from tests.twins import runnable_target
 
 TARGETS = ("x86-avx512-vnni", "x86-avx-vnni", "x86-64-v3", "x86-64")
-
-
-def layout_of(target: TargetDescription) -> KernelLayout:
-    """Operand layout that emission gets for a target."""
-    return KernelLayout.of(target.dot, target.vector_lanes)
 
 
 runnable = runnable_target

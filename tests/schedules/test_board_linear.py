@@ -10,6 +10,7 @@ import pytest
 from tests.arm.linux_kernels import BoardKernels
 from tests.arm.tools import BOARDS, board
 from tests.examples import examples
+from tests.lowering import layout_of
 from tests.schedules.linear_kernels import (
     SIZES,
     activations,
@@ -17,7 +18,6 @@ from tests.schedules.linear_kernels import (
     linear_kernel,
     weight_of,
 )
-from tests.schedules.machine import layout_of
 
 ROWS = (1, 3, 7, 16)
 # Of the weights. With -128 on both sides, products of two pairs do not fit 16 bits.

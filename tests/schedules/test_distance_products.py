@@ -10,17 +10,17 @@ import pytest
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer.operators.positions import DistanceProducts
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.types import TensorType
-from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, lower_to_kernels, phases_of
+from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, phases_of
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.arm.row_program import RowKernel
 from tests.examples import examples
+from tests.lowering import lowered
 from tests.passes.execution import Compiled, inputs_of, reference
 from tests.passes.small import kernels, small_program
 from tests.schedules.everywhere import (
@@ -147,9 +147,7 @@ def test_on_a_gpu(name: str) -> None:
 
 def test_projections_of_terms_are_merged() -> None:
     """What reads queries and keys besides attention reads them in place."""
-    target = get_target("x86-64-v3")
-    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
-    found = kernels(lower_to_kernels(program(), layout, [(2, 9)]).fused.module)
+    found = kernels(lowered(program(), "x86-64-v3", [(2, 9)]).fused.module)
     linear = [calls for calls in found.values() if calls[0][0] == "linear"]
     assert len(linear) == 1
 
@@ -165,9 +163,7 @@ def test_a_program_of_a_padded_batch(length: int) -> None:
 
 
 def test_programs_with_terms_keep_padding() -> None:
-    target = get_target("x86-64-v3")
-    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
-    found = kernels(lower_to_kernels(program(), layout, [(2, 9)]).fused.module)
+    found = kernels(lowered(program(), "x86-64-v3", [(2, 9)]).fused.module)
     assert not any(name.startswith("packing") for name in found)
 
 

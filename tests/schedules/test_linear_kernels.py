@@ -13,6 +13,7 @@ from tvm import te
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
 from tests.examples import examples
+from tests.lowering import layout_of
 from tests.schedules.linear_kernels import (
     SIZES,
     activations,
@@ -21,7 +22,7 @@ from tests.schedules.linear_kernels import (
     operand_dtypes,
     weight_of,
 )
-from tests.schedules.machine import TARGETS, Kernels, layout_of, runnable
+from tests.schedules.machine import TARGETS, Kernels, runnable
 
 ROWS = (1, 7, 9, 51)
 

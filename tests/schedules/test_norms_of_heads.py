@@ -11,8 +11,7 @@ import pytest
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
@@ -23,6 +22,7 @@ from ibert_tvm.schedules.cuda.fallback import FallbackRule
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.arm.row_program import RowKernel
 from tests.examples import examples
+from tests.lowering import lowered
 from tests.passes.execution import Compiled, inputs_of, reference
 from tests.passes.small import UNPACKED, kernels, small_program
 from tests.schedules.everywhere import (
@@ -103,11 +103,7 @@ def norm_kernels(target: TargetDescription, kind: str) -> list[RowKernel]:
 
 
 def test_what_joins_a_kernel_fits_its_rows() -> None:
-    target = get_target("x86-64-v3")
-    layout = KernelLayout.of(target.dot, target.vector_lanes, target.functions)
-    found = kernels(
-        lower_to_kernels(program("short"), layout, [SHAPE], phases=UNPACKED).fused.module
-    )
+    found = kernels(lowered(program("short"), "x86-64-v3", [SHAPE], UNPACKED).fused.module)
     by_op = {layer: [op for op, _ in calls] for layer, calls in found.items()}
     assert by_op["a"] == ["rms_norm_short", "requantise"]
     assert by_op["b"] == ["layer_norm_short", "add"]
@@ -155,8 +151,7 @@ def test_on_a_gpu(kind: str) -> None:
 
 def test_packed_kernels_go_as_far_as_tokens_have_heads() -> None:
     target = get_target("x86-64")
-    layout = KernelLayout.of(target.dot, target.vector_lanes)
-    module = lower_to_kernels(program("short"), layout, [(3, 7)]).program.module
+    module = lowered(program("short"), target, [(3, 7)]).program.module
     texts = [
         schedule_kernel(var.name_hint, func, target).script(show_meta=False)
         for var, func in module.functions_items()
@@ -171,9 +166,7 @@ def test_packed_kernels_go_as_far_as_tokens_have_heads() -> None:
 def test_rows_of_tokens_that_are_left_out_are_not_computed(kind: str) -> None:
     """Programs of packed tokens, one sequence of which is all padding."""
     p = program(kind)
-    target = get_target("x86-64")
-    layout = KernelLayout.of(target.dot, target.vector_lanes)
-    assert "packing.slots" in kernels(lower_to_kernels(p, layout, [(3, 7)]).fused.module)
+    assert "packing.slots" in kernels(lowered(p, "x86-64", [(3, 7)]).fused.module)
     ids, mask = inputs_of(3, 7, 50, 0)
     for got, want in zip(
         Compiled(p, "x86-64", [(3, 7)])(ids, mask), reference(p, ids, mask), strict=True

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tvm import relax, s_tir, te, tirx
 
-from ibert_tvm.relay_passes.passes import TargetKind, lower_to_kernels, phases_of
+from ibert_tvm.relay_passes.passes import TargetKind, phases_of
 from ibert_tvm.schedules import ScheduleError, schedule_kernel, schedule_module
 from ibert_tvm.schedules.apply import CPU_RULES
 from ibert_tvm.schedules.loops import largest_divisor, vectorise_innermost
@@ -20,9 +20,10 @@ from ibert_tvm.schedules.rule import kernel_name
 from ibert_tvm.schedules.stages import NotElementwise
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.examples import examples
+from tests.lowering import lowered
 from tests.passes.models import encoder_program
 from tests.passes.small import UNPACKED
-from tests.schedules.machine import TARGETS, layout_of, refusal
+from tests.schedules.machine import TARGETS, refusal
 from tests.snapshots import Messages
 
 RULES = {rule.name: rule for rule in CPU_RULES}
@@ -53,7 +54,7 @@ SERIAL = [kind for kind, rule in EXPECTED.items() if rule == "serial"]
 def module_for(target: TargetDescription) -> tvm.IRModule:
     program = encoder_program(hidden=32, heads=2, feed_forward=48, masked=True)
     phases = UNPACKED if target.gpu is not None else phases_of(TargetKind.PROCESSOR)
-    return lower_to_kernels(program, layout_of(target), [(2, 9)], phases=phases).program.module
+    return lowered(program, target, [(2, 9)], phases).program.module
 
 
 def kernels_of(module: tvm.IRModule) -> dict[str, tirx.PrimFunc]:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.passes import IntegerProgram, lower_to_kernels
+from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import TargetDescription, get_target
 from ibert_tvm.targets.build import build_executable
 from ibert_tvm.targets.export import export_library
+from tests.lowering import lowered
 from tests.passes.models import encoder_program
 
 METADATA = {"format": 1, "note": "größer als ASCII", "functions": [{"name": "main_b1_s5"}]}
@@ -56,7 +56,6 @@ def build_program(
 ) -> Build:
     """Compile any program for a target."""
     target = get_target(target_name)
-    layout = KernelLayout.of(target.dot, target.vector_lanes)
-    program = lower_to_kernels(integers, layout, shapes).program
+    program = lowered(integers, target, shapes).program
     executable = build_executable(schedule_module(program.module, target), target)
     return Build(executable, program.parameters, target)

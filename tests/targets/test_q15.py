@@ -8,8 +8,6 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.passes import lower_to_kernels
 from ibert_tvm.relay_passes.spec.q15 import Q15_MULTIPLY as SPECIFIED
 from ibert_tvm.relay_passes.spec.q15 import q15_product
 from ibert_tvm.schedules import schedule_module
@@ -17,6 +15,7 @@ from ibert_tvm.targets import TargetDescription, get_target
 from ibert_tvm.targets.pipeline import cpu_pipeline
 from ibert_tvm.targets.q15 import Q15_MULTIPLY, select_q15_instructions
 from tests.examples import examples
+from tests.lowering import lowered
 from tests.passes.models import encoder_program
 
 INSTRUCTION = re.compile(r"\bv?pmulhrsw\b")
@@ -39,10 +38,8 @@ def assembly(functions: dict[str, tirx.PrimFunc], target: TargetDescription) -> 
 
 def kernels(target: TargetDescription) -> dict[str, tirx.PrimFunc]:
     """Scheduled kernels of an encoder of preset accurate, by layer."""
-    layout = KernelLayout.of(target.dot, target.vector_lanes)
     program = encoder_program(hidden=HIDDEN, heads=4, feed_forward=FEED_FORWARD)
-    lowered = lower_to_kernels(program, layout, [(1, 16)])
-    module = schedule_module(lowered.program.module, target)
+    module = schedule_module(lowered(program, target, [(1, 16)]).program.module, target)
     return {
         str(func.attrs["ibert.layer"]): func
         for func in module.functions.values()

@@ -10,7 +10,6 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
 from ibert_tvm.relay_passes.emit.group import row_count_argument
 from ibert_tvm.schedules import ScheduleError, schedule_kernel
@@ -19,15 +18,12 @@ from ibert_tvm.schedules.tuning import default_decisions, tile_space, workload_k
 from ibert_tvm.schedules.tuning.database import tile_from_json
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.examples import examples
+from tests.lowering import layout_of
 from tests.processes import run_captured, without_torch
 from tests.snapshots import Messages
 from tests.twins import runnable_target
 
 ROWS, DEPTH = 24, 16
-
-
-def _layout(target: TargetDescription) -> KernelLayout:
-    return KernelLayout.of(target.dot, target.vector_lanes)
 
 
 def linear(
@@ -42,7 +38,7 @@ def linear(
     `packed`: it is told its rows.
     """
     weight = np.random.default_rng(columns).integers(-128, 128, (columns, DEPTH)).astype("int8")
-    layout = _layout(target)
+    layout = layout_of(target)
     domain = KernelDomain(layout, 2, layer)
     dtype = layout.lhs_dtype if layout.lhs_dtype in ("int8", "uint8") else "int8"
     x = te.placeholder((rows, DEPTH), dtype, name="x")
@@ -85,7 +81,7 @@ def _check(target: TargetDescription, packed: bool, most: int) -> None:
     for index, tile in enumerate(chosen):
         for count in counts:
             out = tvm.runtime.tensor(np.full(expected.shape, 0x5A5A5A5A, "int32"))
-            arrays = [x, _layout(target).pack(weight), bias]
+            arrays = [x, layout_of(target).pack(weight), bias]
             if packed:
                 arrays.append(np.array([0, min(count, ROWS // 2), count], "int32"))
             library[f"tile_{index}"](*map(tvm.runtime.tensor, arrays), out)

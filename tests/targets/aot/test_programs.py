@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.passes import IntegerProgram, function_name, lower_to_kernels
+from ibert_tvm.relay_passes.passes import IntegerProgram, function_name
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets.aot import BareModel, Interface, ShapeSpec, TensorSpec, compile_bare
 from ibert_tvm.targets.aot.library import export_bare_library
+from tests.lowering import lowered
 from tests.passes.execution import inputs_of, reference
 from tests.passes.models import encoder_program
 from tests.passes.small import CHANNELS, small_program
@@ -33,12 +33,11 @@ def compiled(
 ) -> tuple[BareModel, Caller]:
     """Compile a program, link it, and prepare to call it."""
     description = runnable_target(target)
-    layout = KernelLayout.of(description.dot, description.vector_lanes)
-    lowered = lower_to_kernels(program, layout, SHAPES).program
+    kernels = lowered(program, description, SHAPES).program
     functions = tuple(ShapeSpec(function_name(*shape), *shape) for shape in SHAPES)
     interface = Interface(functions, tuple(inputs), tuple(outputs))
-    module = schedule_module(lowered.module, description)
-    model = compile_bare(module, dict(lowered.parameters), description, interface)
+    module = schedule_module(kernels.module, description)
+    model = compile_bare(module, dict(kernels.parameters), description, interface)
     metadata = {"functions": [{"name": function.name} for function in functions]}
     export_bare_library(model, metadata, description, path)
     return model, Caller(path, max(model.arena_bytes.values()))
@@ -114,8 +113,7 @@ def test_no_kernel_computes_with_floats_by_construction() -> None:
     soft = {**description.tvm_target, "mattr": ["+soft-float", "-sse", "-x87", "-mmx"]}
     description = replace(description, tvm_target=soft, vector_lanes=1)
     program = encoder_program(hidden=32, heads=2, feed_forward=48, masked=True)
-    layout = KernelLayout.of(description.dot, description.vector_lanes)
-    lowered = lower_to_kernels(program, layout, SHAPES[:1]).program
+    kernels = lowered(program, description, SHAPES[:1]).program
     interface = Interface(
         (ShapeSpec(function_name(*SHAPES[0]), *SHAPES[0]),),
         tuple(tokens()),
@@ -125,8 +123,8 @@ def test_no_kernel_computes_with_floats_by_construction() -> None:
             TensorSpec("pooled", "int32", ("batch", 32)),
         ),
     )
-    module = schedule_module(lowered.module, description)
-    model = compile_bare(module, dict(lowered.parameters), description, interface)
+    module = schedule_module(kernels.module, description)
+    model = compile_bare(module, dict(kernels.parameters), description, interface)
     called = {name for kernel in model.kernels for name in kernel.undefined}
     assert called <= {"memcpy", "memmove", "memset"}
     assert len(model.kernels) > 10
