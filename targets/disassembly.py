@@ -15,7 +15,7 @@ from .machines import Function, Instruction
 _FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:$")
 _LINE = re.compile(r"^\s*([0-9a-f]+):\t(\S*)[ \t]*(.*)$")
 _PREFIX = re.compile(
-    r"rep(?:n?[ze])?|lock|bnd|notrack|data16|addr32|[c-gs]s|rex\S*|xacquire|xrelease"
+    r"rep(?:n?[ze])?|lock|bnd|notrack|data16|addr32|[c-gs]s|rex\S*|xacquire|xrelease|\{\w+\}"
 )
 _DATA = {".byte": 1, ".short": 2, ".hword": 2, ".word": 4, ".long": 4}
 

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _EXECUTE, _WRITE = 1, 2
 _SMALLEST_PAGE = 4096
+_LONGEST_NAME = 256
 _STATE = re.compile(r"\$([atd])(?:\.|$)")
 """Symbols that say where ARM instructions, Thumb instructions or data begin (ELF for ARM 5.5.5)."""
 
@@ -70,7 +71,7 @@ class Image:
     needed
         Libraries that it is linked with.
     names
-        Symbols in the segments; names are those of an untrusted file.
+        Symbols in the segments, from an untrusted file.
     states
         ``"a"``, ``"t"`` or ``"d"`` from an address on, where symbols say so.
     """
@@ -213,7 +214,7 @@ def _read_entries(elf: ELFFile, image: Image) -> None:
                 image.findings.append("the loader changes its code (text relocations)")
         for symbol in table.iter_symbols():
             if symbol["st_shndx"] == "SHN_UNDEF":
-                image.imports.add(symbol.name)
+                image.imports |= {symbol.name} - {""}
             elif symbol["st_info"]["type"] != "STT_SECTION":
                 enter(symbol["st_value"], f"the symbol {symbol.name}")
         for relocations in table.get_relocation_tables().values():
@@ -255,7 +256,7 @@ def _read_hints(elf: ELFFile, has_states: bool, image: Image) -> None:
     """Where decoding may start, and names: of the sections and of the symbols."""
     for section in elf.iter_sections():
         if image.segment_of(section["sh_addr"]):
-            image.names.setdefault(section["sh_addr"], section.name)
+            image.names.setdefault(section["sh_addr"], _shown(section.name))
     table = elf.get_section_by_name(".symtab")
     for symbol in table.iter_symbols() if table else ():
         address, kind = symbol["st_value"], symbol["st_info"]["type"]
@@ -268,7 +269,12 @@ def _read_hints(elf: ELFFile, has_states: bool, image: Image) -> None:
             continue
         address &= ~1 if has_states and kind == "STT_FUNC" else -1
         if image.segment_of(address):
-            image.names[address] = symbol.name
+            image.names[address] = _shown(symbol.name)
+
+
+def _shown(name: str) -> str:
+    """A name as messages may show it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in name[:_LONGEST_NAME])
 
 
 # Headers of a file and of a section by class (System V ABI, chapter 4).

@@ -76,6 +76,12 @@ def audit_library(
     names = {*image.names.values(), *image.imports}
     found += () if code else ("there is no code",)
     found += _float_functions(names, description)
+    calls = description.machine.is_call
+    found += tuple(
+        f"{name}: a function of another library that compiled models do not call"
+        for name in sorted(image.imports)
+        if not calls(name)
+    )
     return LibraryAudit(len(code), (*image.findings, *found), tuple(image.needed))
 
 

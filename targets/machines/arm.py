@@ -135,7 +135,7 @@ FLOW = FlowRules(
     arguments=frozenset({"r0", "r1", "r2", "r3"}),
     preserved=frozenset({*(f"r{number}" for number in range(4, 10)), "sl", "fp"}),
     link="lr",
-    before_return=re.compile(r"(push|str(\.w)?\s+\w+, \[sp)\b.*"),
+    before_return=re.compile(r"push\b.*|str\S*\s+\w+, \[sp, #-\d+\]!"),
     constants=True,
 )
 FLOAT_FUNCTIONS = re.compile(r"__aeabi_(?:[fd]\w+|u?[il]2[fd]|h2[fd]\w*|c[fd]\w+)")

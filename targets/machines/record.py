@@ -29,6 +29,16 @@ _FLOAT_FUNCTION = (
 )
 
 
+# What libraries under Linux call: memory, threads, the C runtime's hooks, the processor's features,
+# TVM's runtime. Nothing that changes what is executable, or finds functions by their names.
+_LIBRARY_CALL = re.compile(
+    r"(?:mem(?:set|cpy|move)|open(?:64)?|read|close|str(?:chr|str))|TVM\w+|pthread_\w+"
+    r"|__(?:mem(?:set|cpy|move)|read)_chk|__open(?:64)?_2|__stack_chk_\w+|sched_yield|sigfillset"
+    r"|uname|sysconf|(?:__)?getauxval|__tls_get_addr|__register_atfork|__cxa_finalize|_ITM_\w+"
+    r"|__gmon_start__|__aeabi_(?:mem\w+|read_tp)"
+)
+
+
 @dataclass(frozen=True)
 class Toolchain:
     """The C compiler that assembles and links for a target.
@@ -283,6 +293,10 @@ class Machine:
         name = symbol.partition("@")[0]
         own = self.float_functions
         return bool(re.fullmatch(_FLOAT_FUNCTION, name) or (own and own.fullmatch(name)))
+
+    def is_call(self, symbol: str) -> bool:
+        """Whether a compiled model may call a function of another library."""
+        return symbol in self.integer_helpers or _LIBRARY_CALL.fullmatch(symbol) is not None
 
     def objdump_options(self, features: Collection[str]) -> list[str]:
         """Options that let objdump know the instructions of a processor with some LLVM features."""

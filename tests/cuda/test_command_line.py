@@ -10,10 +10,10 @@ import pytest
 from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.cuda import compile as device_code
+from ibert_tvm.targets.library_audit import audit_library
 from ibert_tvm.targets.library_check import check_elf
 from tests.arm.small_bert import small_bert
 from tests.cuda.tools import cuda_toolchain
-from tests.targets.fp_audit import floating_point_instructions
 
 SHORT = ("--seq-len", "8")
 
@@ -27,7 +27,6 @@ def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_compile_gives_a_library_whose_code_is_audited(
     artefact: Path, tmp_path: Path, ibert
 ) -> None:
-    pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
     cuda_toolchain()
     path, dump = tmp_path / "model.so", tmp_path / "ir"
     command = ("compile", artefact, "-o", path, "--target", "t4+a100+ptx", "--seq-len", "16")
@@ -54,7 +53,7 @@ def test_compile_gives_a_library_whose_code_is_audited(
     }
 
     # Nor has the processor's part of it any.
-    assert list(floating_point_instructions(path)) == []
+    assert audit_library(path, get_target("t4+a100+ptx")).findings == ()
 
     document = ibert("inspect", path, "--json").document
     assert document["target"]["name"] == "t4+a100+ptx"

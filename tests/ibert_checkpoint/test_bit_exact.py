@@ -12,6 +12,7 @@ import ibert_tvm as ibert
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.host import cpu_features, missing_features
+from ibert_tvm.targets.library_audit import audit_library
 from tests.examples import examples
 from tests.ibert_checkpoint.checkpoints import LAYERS, PADDING, batch, quant_acts
 from tests.ibert_checkpoint.emulation import exact_floats, run_propagated
@@ -233,9 +234,6 @@ def test_code_for_other_processors_has_no_floats_and_equals_the_program(
     checkpoint, tmp_path, target
 ):
     """x86-64 has no vector shift by a vector and no 64-bit vector product: both are emulated."""
-    pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
-    from tests.targets.fp_audit import floating_point_instructions
-
     saved = checkpoint(
         "sequence_classification",
         num_hidden_layers=1,
@@ -246,7 +244,7 @@ def test_code_for_other_processors_has_no_floats_and_equals_the_program(
     quantized = ibert.quantize(saved.model)
     path = tmp_path / "model.so"
     ibert.compile(quantized, target=target, shapes=[(2, 9)]).export(path)
-    assert list(floating_point_instructions(path)) == []
+    assert audit_library(path, get_target(target)).findings == ()
     lacking = missing_features(get_target(target), cpu_features())
     if lacking:
         pytest.skip(f"the code was read, not run: this processor lacks {', '.join(lacking)}")

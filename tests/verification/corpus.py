@@ -7,6 +7,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets.bare_metal import verification
+from ibert_tvm.targets.linking import PLAIN_BRANCHES, PROTECTED
 from ibert_tvm.targets.toolchain import find_linker
 from tests.arm.tools import board
 
@@ -56,6 +59,19 @@ SETS = {
     "MVE": InstructionSet("cortex-m55", _MVE),
     "MVE of floats": InstructionSet("cortex-m55", _MVE_OF_FLOATS),
 }
+# What the pieces, and the compiler's library for a division by zero, call.
+_CALLED = """
+const short t[256];
+void raise(void) {}
+void *memcpy(void *a, const void *b, __SIZE_TYPE__ n) {
+    for (char *to = a; n--; ) *to++ = *(const char *)b++;
+    return a;
+}
+void *memset(void *a, int b, __SIZE_TYPE__ n) {
+    for (char *to = a; n--; ) *to++ = b;
+    return a;
+}
+"""
 LEVELS = ("-O0", "-O1", "-O2", "-O3")
 
 
@@ -76,6 +92,23 @@ def compiled(source: str, instructions: InstructionSet, level: str, path: Path) 
     linker = find_linker(board(instructions.target, run=False))
     command = [*linker, *instructions.flags, level, "-x", "c", "-c", "-", "-o", str(path)]
     subprocess.run(command, input=source.encode(), check=True)
+    return path
+
+
+def link_flags(target: TargetDescription) -> list[str]:
+    """Options that link a library, or the image of a microcontroller, as the product does."""
+    if target.system == "linux":
+        return ["-nostdlib", "-shared", "-fPIC", *PROTECTED]
+    script = Path(verification.__file__).with_name("verify.ld")
+    return ["-nostdlib", f"-T{script}", "-Wl,--emit-relocs", "-Wl,-z,noexecstack"]
+
+
+def linked(source: str, instructions: InstructionSet, level: str, path: Path) -> Path:
+    """As `compiled`, and linked with what the source and the compiler's library call."""
+    target = board(instructions.target, run=False)
+    flags = [*instructions.flags, level, "-ffreestanding", *PLAIN_BRANCHES, *link_flags(target)]
+    command = [*find_linker(target), *flags, "-x", "c", "-", "-lgcc", "-o", str(path)]
+    subprocess.run(command, input=(_CALLED + source).encode(), check=True)
     return path
 
 

@@ -103,6 +103,11 @@ HIDDEN = {
         "x86-64", _X86 + "f: i: lea rax, [rip+i]\ninc rax\npush rax\nret\n", "put on the stack"
     ),
     "a system call": Hidden("x86-64", _X86 + "f: syscall\nret\n", "the operating system"),
+    "a call that makes code": Hidden(
+        "x86-64",
+        _X86 + "f: jmp mprotect@PLT\n",
+        "mprotect: a function of another library that compiled models do not call",
+    ),
     "64-bit data in an executable segment": Hidden(
         "rpi4",
         _A64 + "f: ret\n.section .rodata\ng: fadd s0, s0, s1\nret\n",

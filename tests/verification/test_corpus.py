@@ -20,7 +20,7 @@ from ibert_tvm.targets.library_audit import audit_library
 from ibert_tvm.targets.toolchain import find_linker
 from tests.arm.tools import board
 from tests.cuda.tools import cuda_toolchain
-from tests.verification.corpus import LEVELS, SETS, WITH, WITHOUT, compiled, joined
+from tests.verification.corpus import LEVELS, SETS, WITH, WITHOUT, compiled, joined, linked
 
 _DEFAULT = (("AVX2", "-O3"), ("Thumb-1", "-O0"))
 
@@ -49,6 +49,9 @@ def test_no_miss_and_no_false_alarm(name: str, level: str, tmp_path: Path) -> No
     assert missed == []
     compiled(joined(WITHOUT), instructions, level, path)
     assert audit_library(path, target).findings == ()
+    if "MVE" not in name:  # whose library of the compiler is for other flags than the target's
+        linked(joined(WITHOUT), instructions, level, path)
+        assert audit_library(path, target).findings == ()
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.targets.bare_metal import verification
 from ibert_tvm.targets.library_audit import audit_library
-from ibert_tvm.targets.linking import PROTECTED
 from ibert_tvm.targets.toolchain import find_linker
 from tests.arm.tools import board
+from tests.verification.corpus import link_flags
 from tests.verification.hidden_code import HIDDEN
 
 
@@ -21,13 +20,7 @@ def _linked(name: str, folder: Path) -> Path:
     target = board(hidden.target, run=False)
     (folder / "hidden.s").write_text(hidden.source, encoding="utf-8")
     path = folder / "hidden.so"
-    command = [*find_linker(target), "-nostdlib"]
-    if target.system == "linux":
-        command += ["-shared", "-fPIC", *PROTECTED]
-    else:
-        script = Path(verification.__file__).with_name("verify.ld")
-        command += [f"-T{script}", "-Wl,--emit-relocs", "-Wl,-z,noexecstack"]
-    command += [*hidden.flags, "hidden.s", "-o", path.name]
+    command = [*find_linker(target), *link_flags(target), *hidden.flags, "hidden.s", "-o", path]
     subprocess.run(command, cwd=folder, check=True, capture_output=True)
     if not hidden.sections:
         content = bytearray(path.read_bytes())

@@ -207,6 +207,7 @@ def test_code_with_and_without_floats(tmp_path: Path) -> None:
         ("x86-64", "rep stos QWORD PTR es:[rdi],rax", ""),
         ("x86-64", "cs nop WORD PTR [rax+rax*1+0x0]", ""),
         ("x86-64", "bnd mulss xmm0,xmm1", "f at 0x10: bnd mulss xmm0,xmm1"),
+        ("x86-64", "{vex} vcvtneps2bf16 xmm0,xmm1", "f at 0x10: {vex} vcvtneps2bf16 xmm0,xmm1"),
         ("x86-64", "(bad)", "f at 0x10: no instruction: (bad)"),
         ("rpi4", "fadd\ts0, s1, s2", "f at 0x10: fadd s0, s1, s2"),
         ("rpi4", ".inst\t0x00000001 ; undefined", "f at 0x10: no instruction: "),

@@ -13,16 +13,15 @@ from elftools.elf.elffile import ELFFile
 import ibert_tvm as ibert
 from ibert_tvm.common.errors import OutputError
 from ibert_tvm.common.file_seal import Part, append_seal
-from ibert_tvm.targets import TargetError
+from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.targets.aot.c_source import kernels_source
 from ibert_tvm.targets.aot.library import api_functions
 from ibert_tvm.targets.aot.symbols import check_undefined, undefined_symbols
+from ibert_tvm.targets.disassembly import disassemble, parse
+from ibert_tvm.targets.library_audit import audit_library
 from ibert_tvm.targets.toolchain import find_linker
 from tests.processes import run_captured
 from tests.snapshots import Messages
-from tests.targets.fp_audit import floating_point_instructions
-
-pytest.importorskip("capstone", reason="the disassembler comes with the extra `verify`")
 
 
 def symbols(path: Path, table: str, defined: bool) -> set[str]:
@@ -66,21 +65,16 @@ def test_nothing_of_tvm_is_left(library_path: Path) -> None:
 
 
 def test_no_instruction_computes_with_floats(library_path: Path) -> None:
-    assert list(floating_point_instructions(library_path)) == []
+    assert audit_library(library_path, get_target("host")).findings == ()
 
 
 def test_kernels_need_little_stack(library_path: Path) -> None:
     """Large buffers lie in the arena; threads of other C libraries have 128 KB."""
-    import capstone
-
-    machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    with library_path.open("rb") as stream:
-        section = ELFFile(stream).get_section_by_name(".text")
-        code, start = section.data(), section["sh_addr"]
     frames = [
-        int(operands.removeprefix("rsp, "), 0)
-        for _, _, mnemonic, operands in machine.disasm_lite(code, start)
-        if mnemonic == "sub" and operands.startswith("rsp, 0x")
+        int(one.operands.removeprefix("rsp,"), 0)
+        for function in parse(disassemble([library_path], get_target("host")))
+        for one in function.instructions
+        if one.mnemonic == "sub" and one.operands.startswith("rsp,0x")
     ]
     assert 0 < max(frames) < 32 * 1024
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import ibert_tvm as ibert
+from ibert_tvm.targets import get_target
+from ibert_tvm.targets.library_audit import audit_library
 from tests.integration.whole_models import minilm
 from tests.targets.aot.bare_bert import assert_equal, expected
 from tests.targets.aot.c_interface import Caller
-from tests.targets.fp_audit import floating_point_instructions
 
 SHAPES = [(1, 32), (2, 128)]
 
@@ -37,4 +38,4 @@ def test_minilm_is_bit_exact(tmp_path: Path) -> None:
     # The arena holds what a step needs, and hardly more.
     for function in compiled.bare.functions:
         assert function.arena_bytes <= 1.1 * function.lower_bound
-    assert list(floating_point_instructions(path)) == []
+    assert audit_library(path, get_target("host")).findings == ()
