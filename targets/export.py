@@ -24,7 +24,16 @@ from ibert_tvm.common.strict_json import JsonObject
 from .description import TargetDescription
 from .elf_check import check_elf
 from .library_check import LibraryCheck, check_library
-from .linking import PLAIN_BRANCHES, PROTECTED, Tools, kept_in_memory, replacing, unwritable
+from .linking import (
+    PARALLEL,
+    PROTECTED,
+    THREAD_FLAGS,
+    THREAD_FUNCTIONS,
+    Tools,
+    kept_in_memory,
+    replacing,
+    unwritable,
+)
 from .registry import check_runtime
 from .seal import seal_library
 from .weights import METADATA_ASSEMBLY, METADATA_FILE, weight_rows, write_weights
@@ -40,20 +49,12 @@ if TYPE_CHECKING:
 _SOURCES = {
     "weights.s": "cannot assemble the weights",
     METADATA_ASSEMBLY.name: "cannot assemble the metadata",
-    "parallel.c": "cannot compile the thread pool",
+    PARALLEL.name: "cannot compile the thread pool",
     "board.c": "cannot compile the description of the board",
 }
 
 ALIGNMENT = 64
-_FLAGS = ("-O2", "-fPIC", "-pthread", "-ffunction-sections", *PLAIN_BRANCHES)
-
-_OUR_SYMBOLS = (
-    "ibert_weights",
-    "ibert_metadata",
-    "ibert_parallel_launch",
-    "ibert_set_threads",
-    "ibert_started_threads",
-)
+_OUR_SYMBOLS = ("ibert_weights", "ibert_metadata", *THREAD_FUNCTIONS)
 _LOADED_SYMBOLS = ("__tvm_ffi__library_bin", *_OUR_SYMBOLS)
 # What a loader looks for; everything else stays local, so that what nothing calls can be dropped.
 _VERSION_SCRIPT = "{ global: __tvm*; __TVM*; TVM*; ibert_*; local: *; };\n"
@@ -133,7 +134,7 @@ def export_library(
         except OSError as error:
             raise unwritable(path, error) from error
         objects = []
-        compiled = (*_FLAGS, *description.machine.general_registers)
+        compiled = (*THREAD_FLAGS, *description.machine.general_registers)
         for source, what in _SOURCES.items():
             objects.append(f"{Path(source).stem}.o")
             flags = compiled if source.endswith(".c") else ()

@@ -27,6 +27,11 @@ PROTECTED = ("-Wl,-z,separate-code", "-Wl,-z,noexecstack")
 # Of C: the audit follows no jump through a table of addresses.
 PLAIN_BRANCHES = ("-fno-jump-tables",)
 
+PARALLEL = Path(__file__).with_name("parallel.c")
+"""Source of the threads that run kernels, how it is compiled, and its functions."""
+THREAD_FLAGS = ("-O2", "-fPIC", "-pthread", "-ffunction-sections", *PLAIN_BRANCHES)
+THREAD_FUNCTIONS = ("ibert_parallel_launch", "ibert_set_threads", "ibert_started_threads")
+
 _TODO = "check that the C toolchain works for this target; see `ibert doctor`"
 
 

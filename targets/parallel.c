@@ -1,6 +1,6 @@
 /* The threads that run a library's kernels.
  *
- * Compiled into every library. A loader points TVM's hook __TVMBackendParallelLaunch of all
+ * Compiled into every library whose machine has threads. A loader points TVM's hook __TVMBackendParallelLaunch of all
  * libraries in a process to ibert_parallel_launch of one of them, so that the process has one pool.
  * TVM's own has threads per calling thread, never fewer than at first, that spin for a sixth of a
  * second after each call.
@@ -236,3 +236,8 @@ int ibert_parallel_launch(task_function function, void *data, int num_task) {
     pthread_mutex_unlock(&team->region);
     return failure;
 }
+
+#ifdef IBERT_WITHOUT_RUNTIME
+/* What kernels call, which TVM's runtime sets otherwise. */
+int (*__TVMBackendParallelLaunch)(task_function, void *, int) = ibert_parallel_launch;
+#endif

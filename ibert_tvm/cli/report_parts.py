@@ -293,7 +293,7 @@ def _speed(job: Job, load: Load) -> JsonDict:
     if not job.bench:
         raise _Missing("--no-bench was given")
     metadata = read_metadata(job.path)
-    threaded = metadata.runtime == "tvm" and metadata.device == "cpu"
+    threaded = metadata.threads
     result = bench.command(
         job.path,
         threads=job.threads if threaded else None,

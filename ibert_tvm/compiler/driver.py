@@ -277,7 +277,8 @@ def compile(
     with phase("build"):
         if runtime == "none":
             interface = bare_interface(metadata, quantized.info, prefix)
-            bare = compile_bare(module, parameters, description, interface)
+            threads = emit == "objects" and description.machine.system.threads
+            bare = compile_bare(module, parameters, description, interface, threads)
         elif description.gpu is not None:
             built = build_for_gpu(module, description, dump.folder)
             executable, device = built.executable, built.device

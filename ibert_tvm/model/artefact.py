@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.errors import ArtefactError, DocumentError
+from ..common.extras import require
 from ..common.files import OutputKind, write_folder
 from ..common.integrity import MANIFEST, SIGNATURE, check_manifest, write_manifest
 from ..common.strict_json import JsonDict, JsonObject, decode, read_bytes
@@ -297,6 +298,7 @@ def _load_program(file: Path) -> Program:
 
 def _load_parameters(file: Path, program: Program, where: str) -> dict[str, Array]:
     """Read the arrays of a program's parameters, if the file says that it holds no others."""
+    require("safetensors", to="a NAME.ibert folder")
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -55,11 +55,11 @@ def load_engine(
 
 def _check_single(metadata: LibraryMetadata, num_threads: int | None) -> None:
     """Refuse several threads for a library that starts none."""
-    if num_threads not in (None, 1):
+    if num_threads not in (None, 1) and not metadata.threads:
         raise UsageError(
             f"the library {metadata.path} cannot use {num_threads} threads",
-            why="it was compiled without runtime: a call runs in the thread that makes it",
-            todo="leave the number of threads out, or compile with --runtime tvm",
+            why="it was compiled without threads: a call runs in the thread that makes it",
+            todo="leave the number of threads out, or compile it again, for a 64-bit processor",
         )
 
 

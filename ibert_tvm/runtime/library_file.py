@@ -246,6 +246,7 @@ def parse_metadata(file: Path, document: JsonObject, weight_bytes: int) -> Libra
         file_bytes=file.stat().st_size,
         weight_bytes=weight_bytes,
         runtime=str(document.get("runtime", "tvm")),
+        threads=not document.get("cuda") and document.get("threads", "prefix" not in document),
         architectures=_architectures(document.get("cuda", {})),
         device_code=dict(document.get("cuda", {})),
         prefix=str(document.get("prefix", "ibert")),

@@ -38,7 +38,7 @@ def load_library(
     num_threads
         Most threads per call; by default the processors that this process may use (or the
         environment variable TVM_NUM_THREADS). All libraries of a process share one pool of threads,
-        and calls that run at the same time divide the processors. A library without runtime uses
+        and calls that run at the same time divide the processors. A library without threads uses
         one.
     emulate
         Run a library without runtime, of whatever Linux target, under the emulator of its target:
@@ -63,10 +63,11 @@ def load_library(
         raise UsageError(f"num_threads is {num_threads}", todo="give a number of at least 1")
     metadata = read_metadata(path)
     chosen = choose_device(metadata, device)
-    several = metadata.runtime == "tvm" and metadata.device == "cpu"
     try:
         engine = load_engine(metadata, chosen, num_threads, emulate)
-        return Library(metadata, (num_threads or default_threads()) if several else 1, engine)
+        return Library(
+            metadata, (num_threads or default_threads()) if metadata.threads else 1, engine
+        )
     except IbertError:
         raise
     except Exception as error:  # TVM's errors share no base class below Exception

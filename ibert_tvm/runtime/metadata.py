@@ -58,6 +58,7 @@ SCHEMA = {
     "versions": {"*": STRING},
     "source_sha256": STRING,
     "runtime?": one_of("tvm", "none"),
+    "threads?": FLAG,
     "prefix?": (
         lambda value: isinstance(value, str) and re.fullmatch(r"[a-z0-9_]{1,32}", value),
         "the beginning of C names",
@@ -239,6 +240,8 @@ class LibraryMetadata:
         Sizes of the file and of its weights section.
     runtime
         What runs it: ``"tvm"``, or ``"none"`` where it is plain C functions.
+    threads
+        Whether kernels can run on several threads.
     prefix
         What the names of its C functions begin with, where it is plain C functions.
     architectures
@@ -264,6 +267,7 @@ class LibraryMetadata:
     runtime: str = "tvm"
     architectures: tuple[str, ...] = ()
     device_code: JsonObject = field(default_factory=dict)
+    threads: bool = True
     prefix: str = "ibert"
     digest: str = ""
 

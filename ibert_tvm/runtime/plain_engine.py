@@ -18,6 +18,7 @@ from .buffers import aligned_zeros, input_buffers, mapped_parameter
 from .engine import ObservableEngine, Observer
 from .mapping import SharedObject
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
+from .thread_pool import thread_pool
 from .threads import concurrent_calls
 
 _ABI_VERSION = 3
@@ -39,6 +40,8 @@ class PlainEngine(ObservableEngine):
     ----------
     library
         Its functions.
+    pool
+        Threads that its kernels run on, those of the process; None without threads.
     observer
         Who is told of kernels.
 
@@ -56,6 +59,7 @@ class PlainEngine(ObservableEngine):
         self.metadata = metadata
         self.max_contexts = concurrent_calls()
         self.library = SharedObject(metadata)
+        self.pool = thread_pool(self.library, metadata.prefix) if metadata.threads else None
         self.strerror = self._function("strerror", ctypes.c_int32, result=ctypes.c_char_p)
         self.fingerprint = int(self._function("fingerprint", result=ctypes.c_uint64)())
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
@@ -113,13 +117,19 @@ class PlainContext:
         return self._calls[function.name].inputs
 
     def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
-        """As `ExecutionContext.run`, in the calling thread alone."""
-        call, observer = self._calls[function.name], self._engine.observer
-        if observer is None:
-            self._run(function, call)
-        else:
-            with self._hooked(_timed(function, observer)):
+        """As `ExecutionContext.run`."""
+        call, observer, pool = self._calls[function.name], self._engine.observer, self._engine.pool
+        if pool is not None:
+            pool.enter(num_threads)
+        try:
+            if observer is None:
                 self._run(function, call)
+            else:
+                with self._hooked(_timed(function, observer)):
+                    self._run(function, call)
+        finally:
+            if pool is not None:
+                pool.leave()
         return call.outputs
 
     def _run(self, function: FunctionRecord, call: _Call) -> None:

@@ -23,6 +23,8 @@ class ThreadPool:
     shared_object
         The library whose copy of ``targets/parallel.c`` serves all others; it stays mapped once it
         has started threads.
+    prefix
+        What the names of its functions begin with.
 
     Attributes
     ----------
@@ -30,12 +32,13 @@ class ThreadPool:
         Address of the function that runs a parallel loop.
     """
 
-    def __init__(self, shared_object: SharedObject) -> None:
+    def __init__(self, shared_object: SharedObject, prefix: str) -> None:
         self.shared_object = shared_object
-        launch = ctypes.c_char.in_dll(shared_object, "ibert_parallel_launch")
+        launch = ctypes.c_char.in_dll(shared_object, f"{prefix}_parallel_launch")
         self.launch = ctypes.addressof(launch)
-        self._set_threads = shared_object.function("ibert_set_threads", ctypes.c_int, result=None)
-        self._started = shared_object.function("ibert_started_threads")
+        set_threads = f"{prefix}_set_threads"
+        self._set_threads = shared_object.function(set_threads, ctypes.c_int, result=None)
+        self._started = shared_object.function(f"{prefix}_started_threads")
         self._processors = processors()
         self._lock = threading.Lock()
         self._callers = 0
@@ -81,7 +84,7 @@ _LATEST: list[weakref.ref[ThreadPool]] = []
 _POOLS_LOCK = threading.Lock()
 
 
-def thread_pool(shared_object: SharedObject) -> ThreadPool:
+def thread_pool(shared_object: SharedObject, prefix: str) -> ThreadPool:
     """Let a library's kernels run on the pool of the process: that of the first library loaded.
 
     Every engine has to refer to it, since its kernels call into that library.
@@ -89,10 +92,10 @@ def thread_pool(shared_object: SharedObject) -> ThreadPool:
     with _POOLS_LOCK:
         pool = _LATEST[0]() if _LATEST else None
         if pool is None:
-            pool = ThreadPool(shared_object)
+            pool = ThreadPool(shared_object, prefix)
             _LATEST[:] = [weakref.ref(pool)]
     try:
-        # What TVM's runtime set when it loaded the library.
+        # What TVM's runtime set when it loaded the library, or the library itself.
         hook = ctypes.c_void_p.in_dll(shared_object, "__TVMBackendParallelLaunch")
     except ValueError:  # nothing in it is parallel
         return pool

@@ -48,7 +48,7 @@ class TvmEngine(ObservableEngine):
         self.ffi = load_runtime()
         self._shared_object = tvm_object(metadata)
         self._load_executable = self._shared_object.loaded["vm_load_executable"]
-        self.pool = thread_pool(self._shared_object)
+        self.pool = thread_pool(self._shared_object, metadata.prefix)
         self.tensors = [self._tensor(record) for record in metadata.parameters]
 
     def _tensor(self, record: ParameterRecord) -> Any:

@@ -240,6 +240,6 @@ def runners_of(
         return [LibraryRunner(library, outputs)]
     metadata = library.metadata
     # Others refuse a number: a GPU has none, and plain C functions run in the caller's thread.
-    threaded = metadata.runtime == "tvm" and metadata.device == "cpu"
+    threaded = metadata.threads
     threads: Any = max(1, library.num_threads // workers) if threaded else None
     return [ProcessRunner(library, name, outputs, threads, seconds) for _ in range(workers)]

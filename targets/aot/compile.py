@@ -21,6 +21,7 @@ from .lower import KernelSignature, LoweredKernel, lower_kernels
 from .model import BareCall, BareFunction, BareKernel, BareModel, KernelParameter
 from .objects import kernel_object
 from .peak import arena_peak
+from .symbols import LAUNCH
 
 
 def portable_description(description: TargetDescription) -> TargetDescription:
@@ -45,6 +46,7 @@ def compile_bare(
     parameters: Mapping[str, np.ndarray],
     description: TargetDescription,
     interface: Interface,
+    threads: bool = False,
 ) -> BareModel:
     """Compile a scheduled module to kernels with a C ABI and a driver in C.
 
@@ -59,6 +61,8 @@ def compile_bare(
         What to compile for.
     interface
         Signature; its functions are those of the module that are compiled.
+    threads
+        Let kernels run on several threads.
 
     Raises
     ------
@@ -70,10 +74,10 @@ def compile_bare(
     graphs = [read_function(shape.name, module[shape.name]) for shape in interface.functions]
     prefix = interface.prefix
     signatures = _signatures(graphs, alignment, prefix)
-    lowered = lower_kernels(module, signatures, description)
+    lowered = lower_kernels(module, signatures, description, threads)
     workspaces = {name: kernel.workspace_bytes for name, kernel in lowered.items()}
     placed = [place_values(graph, workspaces, alignment) for graph in graphs]
-    provided = microkernel_symbols(description)
+    provided = {*microkernel_symbols(description), *((LAUNCH,) if threads else ())}
     kernels = {
         name: _kernel(module, name, signature, lowered[name], description, provided)
         for name, signature in signatures.items()
@@ -97,7 +101,8 @@ def compile_bare(
         parameters=parameters,
         support=compile_microkernels(description, description.machine.system.object_flags),
         support_sources=microkernel_sources(description),
-        header=header_text(interface, sizes, title),
+        threads=threads,
+        header=header_text(interface, sizes, title, threads),
         driver_c=driver_text(Program(interface, tuple(placed), kernels, weights)),
         lowered=tvm.IRModule(
             {kernels[name].symbol: kernel.function for name, kernel in lowered.items()}

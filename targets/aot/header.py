@@ -81,7 +81,7 @@ def function_prototype(interface: Interface, batch: int, seq_len: int) -> str:
     )
 
 
-def header_text(interface: Interface, sizes: Sizes, title: str) -> str:
+def header_text(interface: Interface, sizes: Sizes, title: str, threads: bool = False) -> str:
     """Text of the header.
 
     Parameters
@@ -92,6 +92,8 @@ def header_text(interface: Interface, sizes: Sizes, title: str) -> str:
         Memory that it needs.
     title
         First line of its comment.
+    threads
+        Whether kernels can run on several threads.
 
     Returns
     -------
@@ -103,6 +105,7 @@ def header_text(interface: Interface, sizes: Sizes, title: str) -> str:
         _HEADER,
         title=title,
         abi_version=ABI_VERSION,
+        threads=threads,
         interface=interface,
         sizes=sizes,
         inputs=list(zip(names[0], interface.inputs, strict=True)),

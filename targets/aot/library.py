@@ -16,11 +16,21 @@ from ibert_tvm.common.strict_json import JsonObject
 
 from ..description import TargetDescription
 from ..library_check import LibraryCheck, check_library
-from ..linking import PLAIN_BRANCHES, PROTECTED, Tools, replacing, unwritable
+from ..linking import (
+    PARALLEL,
+    PLAIN_BRANCHES,
+    PROTECTED,
+    THREAD_FLAGS,
+    THREAD_FUNCTIONS,
+    Tools,
+    replacing,
+    unwritable,
+)
 from ..seal import seal_library
 from ..weights import METADATA_ASSEMBLY, METADATA_FILE, write_weights
 from .header import ABI_VERSION, GENERATED
 from .model import BareModel
+from .symbols import LAUNCH
 from .weights import weights_assembly
 
 HEADER = marked("a header that `ibert compile` wrote", GENERATED.encode())
@@ -51,6 +61,17 @@ def declared_functions(prefix: str, symbols: Iterable[str]) -> tuple[str, ...]:
     return (*(f"{prefix}_{name}" for name in _FUNCTIONS), *symbols)
 
 
+def exported_symbols(model: BareModel) -> tuple[str, ...]:
+    """What the dynamic linker finds in a library: its interface, its data, and its threads."""
+    prefix = model.interface.prefix
+    threads = [name.replace("ibert", prefix, 1) for name in THREAD_FUNCTIONS]
+    return (
+        *api_functions(model),
+        *_DATA_SYMBOLS,
+        *([*threads, LAUNCH] if model.threads else ()),
+    )
+
+
 def library_metadata(model: BareModel, metadata: JsonObject) -> JsonObject:
     """What the library says about itself.
 
@@ -64,13 +85,14 @@ def library_metadata(model: BareModel, metadata: JsonObject) -> JsonObject:
     Returns
     -------
     dict
-        The same with the weight table, ``runtime``, ``abi_version``, ``prefix``, ``alignment``,
-        and for each function its ``symbol`` and ``arena_bytes``.
+        The same with the weight table, ``runtime``, ``threads``, ``abi_version``, ``prefix``,
+        ``alignment``, and for each function its ``symbol`` and ``arena_bytes``.
     """
     functions = {function.name: function for function in model.functions}
     return {
         **metadata,
         "runtime": "none",
+        "threads": model.threads,
         "abi_version": ABI_VERSION,
         "prefix": model.interface.prefix,
         "alignment": model.alignment,
@@ -154,15 +176,24 @@ def _link(
         flags += description.machine.general_registers
         compiling = ["-c", *flags, "driver.c", "-o", "driver.o"]
         tools.compile(compiling, work, "cannot compile the driver")
+        if model.threads:
+            renamed = (f"-D{name}={name.replace('ibert', prefix, 1)}" for name in THREAD_FUNCTIONS)
+            flags = [*THREAD_FLAGS, "-DIBERT_WITHOUT_RUNTIME", *renamed]
+            flags += description.machine.general_registers
+            compiling = ["-c", *flags, PARALLEL.name, "-o", "parallel.o"]
+            tools.compile(compiling, work, "cannot compile the thread pool")
+            objects.append("parallel.o")
         linking = [
-            *("-shared", "-fPIC", "-nostartfiles", "-o", _NAME),
+            # Every model has its own threads, whatever else is linked into a program.
+            *("-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", _NAME),
+            "-pthread" if model.threads else "-nostartfiles",
             *("driver.o", "weights.o", *objects),
             *("-Wl,--version-script=exports.map", "-Wl,--gc-sections", "-Wl,--as-needed"),
             *("-Wl,-z,defs", *PROTECTED),
             *(f"-Wl,--undefined={name}" for name in _DATA_SYMBOLS),
         ]
         tools.compile(linking, work, "cannot link the library")
-        symbols = [*api_functions(model), *_DATA_SYMBOLS]
+        symbols = [*exported_symbols(model)]
         check = check_library(work / _NAME, description, symbols, required=require_load)
         seal_library(work / _NAME)
         return check
@@ -178,7 +209,9 @@ def _write_sources(model: BareModel, metadata: JsonObject, folder: Path) -> list
     (folder / "weights.s").write_text(assembly, encoding="utf-8")
     (folder / f"{model.interface.prefix}_model.h").write_text(model.header, encoding="utf-8")
     (folder / "driver.c").write_text(model.driver_c, encoding="utf-8")
-    exported = "; ".join([*api_functions(model), *_DATA_SYMBOLS])
+    if model.threads:
+        (folder / PARALLEL.name).write_bytes(PARALLEL.read_bytes())
+    exported = "; ".join(exported_symbols(model))
     script = f"{{ global: {exported}; local: *; }};\n"
     (folder / "exports.map").write_text(script, encoding="utf-8")
     objects = []

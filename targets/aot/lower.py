@@ -2,7 +2,9 @@
 
 TVM's own passes do the work up to the point where they would make a function for its runtime. From
 there on a kernel becomes ``int32_t name(T0 *a0, ..., uint8_t *workspace)``: parallel loops are
-serial, and every buffer that is too large for the stack lies in the workspace, whose size is known.
+serial or call the library's own threads, and every buffer that is too large for the stack lies in
+the workspace, whose size is known. The tasks of a parallel loop share the workspace, so their
+buffers are on the stacks of threads.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
 from ..pipeline import kernel_passes
-from ..stack_buffers import static_bytes
+from ..stack_buffers import LARGEST_STACK_BUFFER, static_bytes
 from .model import KernelParameter
 
 
@@ -40,7 +42,10 @@ class LoweredKernel:
 
 
 def lower_kernels(
-    module: tvm.IRModule, signatures: Mapping[str, KernelSignature], description: TargetDescription
+    module: tvm.IRModule,
+    signatures: Mapping[str, KernelSignature],
+    description: TargetDescription,
+    threads: bool = False,
 ) -> dict[str, LoweredKernel]:
     """Lower the kernels of a module.
 
@@ -52,6 +57,8 @@ def lower_kernels(
         The kernels to lower, by name in the module.
     description
         What to compile for.
+    threads
+        Leave parallel loops, whose tasks ``parallel.c`` runs.
 
     Returns
     -------
@@ -61,7 +68,7 @@ def lower_kernels(
     target = tvm.target.Target(dict(description.tvm_target))
     kernels = {}
     for name in signatures:
-        func = serialised(module[name])
+        func = module[name] if threads else serialised(module[name])
         # Without this attribute a function is private, and keeps its signature.
         kernels[name] = func.without_attr("global_symbol")
     with target:
@@ -131,7 +138,8 @@ def _with_c_signature(
         for index, parameter in enumerate(signature.parameters)
     ]
     workspace = tirx.Var("workspace", PointerType(PrimType("uint8")))
-    lift = _Lift(workspace, description)
+    func, of_tasks = _buffers_of_tasks(func)
+    lift = _Lift(workspace, description, of_tasks)
     body = tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, lift))
     declared = [
         tirx.DeclBuffer(buffer, data=pointer)
@@ -152,10 +160,32 @@ def _with_c_signature(
     return LoweredKernel(result, lift.nbytes)
 
 
+def _buffers_of_tasks(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, set[tirx.Buffer]]:
+    """The function, serial if a task has a buffer that no stack holds; and what tasks allocate."""
+    found: set[tirx.Buffer] = set()
+
+    def note(statement: tirx.AllocBuffer) -> tirx.AllocBuffer:
+        found.add(statement.buffer)
+        return statement
+
+    def look(loop: tirx.For) -> tirx.For:
+        if loop.kind == tirx.ForKind.PARALLEL:
+            tvm_ffi.structural_map(loop.body, (tirx.AllocBuffer, note))
+        return loop
+
+    tvm_ffi.structural_map(func, (tirx.For, look))
+    if any(buffer_bytes(buffer) > LARGEST_STACK_BUFFER for buffer in found):
+        return serialised(func), set()
+    return func, found
+
+
 class _Lift:
     """Takes large buffers out of the stack: each gets a place in the workspace."""
 
-    def __init__(self, workspace: tirx.Var, description: TargetDescription) -> None:
+    def __init__(
+        self, workspace: tirx.Var, description: TargetDescription, on_stack: set[tirx.Buffer]
+    ) -> None:
+        self.on_stack = on_stack
         self.bytes = tirx.decl_buffer((1,), "uint8", "workspace_bytes", data=workspace)
         system = description.machine.system
         # What is smaller mostly becomes registers.
@@ -164,7 +194,7 @@ class _Lift:
 
     def __call__(self, statement: tirx.AllocBuffer) -> tirx.Stmt:
         size = buffer_bytes(statement.buffer)
-        if size <= self.limit:
+        if size <= self.limit or statement.buffer in self.on_stack:
             return statement
         offset = self.nbytes
         self.nbytes += -(-size // self.alignment) * self.alignment

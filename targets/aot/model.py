@@ -172,6 +172,8 @@ class BareModel:
         Object files that the kernels call, by name: microkernels of the target.
     support_sources
         Their C sources, for whoever compiles the kernels from C.
+    threads
+        Whether its kernels can run on several threads.
     header
         Text of ``ibert_model.h``.
     driver_c
@@ -190,6 +192,7 @@ class BareModel:
     parameters: Mapping[str, np.ndarray]
     support: Mapping[str, bytes]
     support_sources: tuple[Path, ...]
+    threads: bool
     header: str
     driver_c: str
     lowered: tvm.IRModule = field(repr=False)

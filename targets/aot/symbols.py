@@ -15,6 +15,8 @@ from ..elf import is_undefined, symbols
 
 MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset"})
 """What compilers call for copies and zeros; C programs have them, hosted or not."""
+LAUNCH = "__TVMBackendParallelLaunch"
+"""Where kernels find the function that runs a parallel loop."""
 
 
 def undefined_symbols(data: bytes) -> tuple[str, ...]:

@@ -132,6 +132,9 @@ class Linux:
         By a feature of the processor those that 32-bit programs see instead.
     driver
         How it drives a GPU; None where it does not.
+    threads
+        Whether kernels without runtime can run on several threads: ``parallel.c`` wants atomics of
+        64 bits.
     """
 
     kind: ClassVar = "linux"
@@ -148,6 +151,7 @@ class Linux:
     capabilities: Mapping[tuple[int, int], str] = field(default_factory=dict)
     implied: Mapping[str, str] = field(default_factory=dict)
     driver: Driver | None = None
+    threads: bool = False
 
     def features(self, words: Sequence[int]) -> frozenset[str]:
         """Names of the capabilities that are set in the words of the auxiliary vector."""
@@ -178,6 +182,7 @@ class BareMetal:
     alignment: ClassVar = 16
     stack_buffer_bytes: ClassVar = 64  # there is a kilobyte or two of stack
     object_flags: ClassVar = ()
+    threads: ClassVar = False
 
     stack: StackRules
     start_up: tuple[str, ...]

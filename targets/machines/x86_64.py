@@ -116,6 +116,7 @@ X86_64 = Machine(
     system=Linux(
         names=("x86_64", "amd64"),
         runtimes=("tvm", "none"),
+        threads=True,
         driver=Driver({"mcpu": "x86-64-v2", "mtriple": "x86_64-linux-gnu"}, V2_FEATURES),
     ),
 )

@@ -14,11 +14,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+STRICT = "set -euo pipefail"
 # Why a block is not run, said above its fence as <!-- not run: REASON -->. There are no others.
 MINUTES = "takes minutes"
+INSTALLS = "installs packages"
 REASONS = (
     MINUTES,
-    "installs packages",
+    INSTALLS,
     "sets up a checkout",
     "needs the data of a task",
     "needs a model of yours",
@@ -81,7 +83,7 @@ def commands(text: str) -> Iterator[str]:
             yield line
 
 
-def script(path: Path, model: Path, minutes: bool = False) -> str:
+def script(path: Path, model: Path, minutes: bool = False, prelude: str = STRICT) -> str:
     """A document's blocks as one shell script, in order.
 
     Python blocks that follow each other without another block are one program. ``MODEL=`` names
@@ -95,8 +97,10 @@ def script(path: Path, model: Path, minutes: bool = False) -> str:
         A Hugging Face folder.
     minutes
         With the blocks that take minutes.
+    prelude
+        What the script begins with: by default, that the first failure ends it.
     """
-    parts = ["set -euo pipefail"]
+    parts = [prelude]
     reasons = ("", MINUTES) if minutes else ("",)
     run = [b for b in blocks(path) if b.language in ("bash", "python") and b.reason in reasons]
     for language, group in groupby(run, key=lambda block: block.language):
@@ -110,21 +114,13 @@ def script(path: Path, model: Path, minutes: bool = False) -> str:
     return "\n".join(parts) + "\n"
 
 
-def run(
-    path: Path, folder: Path, model: Path, minutes: bool = False, made: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """Run a document in a folder that looks like a checkout to it.
+def prepare(folder: Path, made: Path | None = None) -> None:
+    """Make an empty folder look like a checkout to documents.
 
     Parameters
     ----------
-    path
-        The document.
     folder
-        An empty folder.
-    model
-        The Hugging Face folder to use; texts to calibrate on are in ``texts.txt``.
-    minutes
-        With the blocks that take minutes.
+        Gets texts to calibrate on, in ``texts.txt``.
     made
         Holds what an earlier document makes, copied into the folder.
     """
@@ -137,16 +133,42 @@ def run(
     )
     lines = (ROOT / "ibert_tvm/data/calibration.txt").read_text(encoding="utf-8").split("\n")
     (folder / "texts.txt").write_text("\n".join(lines[:24]), encoding="utf-8")
+
+
+def run(
+    path: Path,
+    folder: Path,
+    model: Path,
+    minutes: bool = False,
+    *,
+    programs: Path = Path(sys.executable).parent,
+    prelude: str = STRICT,
+) -> subprocess.CompletedProcess[str]:
+    """Run a document in a folder that was prepared for it.
+
+    Parameters
+    ----------
+    path
+        The document.
+    folder
+        As `prepare` left it.
+    model
+        The Hugging Face folder to use.
+    minutes, prelude
+        As `script` takes them.
+    programs
+        Folder of ``python`` and ``ibert``.
+    """
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{programs}:{os.environ['PATH']}",
         "HOME": str(folder),
         "MODEL": str(model),
         "XDG_CACHE_HOME": str(folder / "cache"),
         "PYTHONSAFEPATH": "1",
     }
     return subprocess.run(
-        ["bash", "-c", script(path, model, minutes)],
+        ["bash", "-c", script(path, model, minutes, prelude)],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .blocks import REASONS, ROOT, blocks, commands, run, script
+from .blocks import REASONS, ROOT, blocks, commands, prepare, run, script
 
 DOCUMENTS = sorted(
     [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
@@ -99,6 +99,7 @@ def test_a_block_that_fails_fails(tmp_path: Path) -> None:
         document.write_text(f"{text}\n```bash\necho after\n```\n", encoding="utf-8")
         folder = tmp_path / str(len(text))
         folder.mkdir()
+        prepare(folder)
         done = run(document, folder, tmp_path)
         assert done.returncode != 0 and "after" not in done.stdout
 
@@ -114,6 +115,7 @@ def test_blocks_run_in_order_with_the_model_in_place(tmp_path: Path) -> None:
     assert [b.line for b in blocks(document)] == [1, 7, 10, 13, 16, 19]
     folder = tmp_path / "f"
     folder.mkdir()
+    prepare(folder)
     done = run(document, folder, Path("/models/m"))
     assert (done.returncode, done.stdout) == (0, "1\na /models/m\n1\n"), done.stderr
     assert "== d.md:16\n" in done.stderr
@@ -124,20 +126,17 @@ def _is_run(path: Path) -> bool:
     return any(b.language in ("bash", "python") and not b.reason for b in blocks(path))
 
 
-# What every reader begins with is run more often than the rest.
-_RUN = [
-    pytest.param(path, marks=pytest.mark.slow if path in FIRST else pytest.mark.record)
-    for path in DOCUMENTS
-    if _is_run(path)
-]
-
-
-@pytest.mark.parametrize("path", _RUN, ids=_name)
+# What every reader begins with is in tests/walk.
+@pytest.mark.record
+@pytest.mark.parametrize(
+    "path", [path for path in DOCUMENTS if _is_run(path) and path not in FIRST], ids=_name
+)
 def test_documents_do_what_they_say(path: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="importing a model needs torch")
     from .small_model import made, small_model
 
-    done = run(path, tmp_path, small_model(), made=None if path in FIRST else made())
+    prepare(tmp_path, made())
+    done = run(path, tmp_path, small_model())
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
 
 
@@ -146,5 +145,6 @@ def test_the_readme_does_what_it_says_with_a_real_model(tmp_path: Path) -> None:
     """All of MiniLM, and what takes minutes: `ibert finetune`, `report`, `tune`."""
     from ibert_tvm.demo import find_model
 
+    prepare(tmp_path)
     done = run(ROOT / "README.md", tmp_path, find_model(), minutes=True)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"

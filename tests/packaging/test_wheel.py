@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import zipfile
 from pathlib import Path
@@ -12,10 +11,8 @@ import pytest
 
 from ibert_tvm.model.artefact import QuantizedModel
 from tests.arm.small_bert import expected, inputs
-from tests.processes import run_captured
-
-ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("relay_passes", "schedules", "targets")
+from tests.installs import FIRMWARE, FOLDERS, Installation, copy_source
+from tests.processes import ROOT, run_captured
 
 _QUANTISE = """
 import numpy as np, torch, transformers
@@ -32,18 +29,10 @@ ibert.quantize(model, calibration=[batch]).save("small.ibert")
 """
 
 
-FIRMWARE = Path("examples") / "firmware"
-
-
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built without the network from a copy: setuptools leaves files in the source."""
-    source = tmp_path_factory.mktemp("source")
-    for name in ("ibert_tvm", *FOLDERS):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / FIRMWARE, source / FIRMWARE)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    """The wheel, built without the network."""
+    source = copy_source(tmp_path_factory.mktemp("source"))
     built = tmp_path_factory.mktemp("wheel")
     _run("-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", built, source)
     (path,) = built.glob("*.whl")
@@ -78,33 +67,19 @@ def test_it_holds_every_file_of_the_packages_under_one_name(wheel: Path) -> None
     assert zipfile.ZipFile(wheel).read(top) == b"ibert_tvm\n"
 
 
-def _environment(folder: Path, wheel: Path, without: tuple[str, ...] = ()) -> Path:
-    """Install the wheel into a new environment; its dependencies are links to those of this one.
-
-    Returns
-    -------
-    pathlib.Path
-        The environment's Python.
-    """
-    _run("-m", "venv", "--without-pip", folder)
-    python = folder / "bin" / "python"
-    _run("-m", "pip", "--python", python, "install", "-q", "--no-deps", "--no-index", wheel)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    for place in map(Path, sys.path):
-        for entry in place.iterdir() if place.name == "site-packages" else ():
-            name = entry.name.partition("-")[0]
-            ours = "ibert" in name or entry.suffix == ".pth" or name == "__pycache__"
-            if not ours and name not in without and not (packages / entry.name).exists():
-                (packages / entry.name).symlink_to(entry)
-    return python
+def _installed(folder: Path, wheel: Path, extra: str) -> Path:
+    """Python of an environment with the wheel and what an extra requires."""
+    folder.mkdir()
+    made = Installation(folder)
+    made.type([f"pip install '{wheel}[{extra}]'"])
+    return made.python
 
 
 @pytest.mark.slow
 def test_installed_alone_it_quantises_compiles_and_runs_and_without_torch_the_latter_two(
     wheel: Path, tmp_path: Path
 ) -> None:
-    complete = _environment(tmp_path / "complete", wheel)
-    bare = _environment(tmp_path / "bare", wheel, without=("torch", "transformers"))
+    complete, bare = (_installed(tmp_path / extra, wheel, extra) for extra in ("torch", "compiler"))
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     _run("-c", _QUANTISE, python=complete, cwd=folder)

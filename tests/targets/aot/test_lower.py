@@ -72,10 +72,12 @@ def target_of(system: str = "linux") -> TargetDescription:
     return target if system == "linux" else replace(target, machine=_CLOSED)
 
 
-def lowered(source: str, name: str, count: int, description: TargetDescription) -> LoweredKernel:
+def lowered(
+    source: str, name: str, count: int, description: TargetDescription, threads: bool = False
+) -> LoweredKernel:
     parameters = (KernelParameter("int32", count, False, 4), KernelParameter("int32", 64, True, 4))
     signature = KernelSignature("ibert_kernel_x", parameters)
-    return lower_kernels(from_source(source), {name: signature}, description)[name]
+    return lower_kernels(from_source(source), {name: signature}, description, threads)[name]
 
 
 def stack_buffers(kernel: LoweredKernel) -> list[int]:
@@ -130,8 +132,19 @@ def test_a_kernel_is_a_c_function(size: int, tmp_path: Path) -> None:
     assert (workspace[:start] == 0x5A).all() and (workspace[end:] == 0x5A).all()
 
 
-def test_loops_become_serial() -> None:
-    kernel = lowered(_SUMS.format(size=16), "sums", 1024, target_of())
+@pytest.mark.parametrize(
+    ("threads", "size", "kind", "workspace"),
+    [
+        (False, 2000, tirx.ForKind.SERIAL, 8000),
+        (True, 2000, tirx.ForKind.PARALLEL, 0),
+        (True, 20_000, tirx.ForKind.SERIAL, 80_000),
+    ],
+)
+def test_loops_become_serial_unless_threads_have_room_for_their_buffers(
+    threads: bool, size: int, kind: int, workspace: int
+) -> None:
+    kernel = lowered(_SUMS.format(size=size), "sums", 64 * size, target_of(), threads)
+    assert kernel.workspace_bytes == workspace
     kinds = set()
 
     def look(loop: tirx.For) -> tirx.For:
@@ -139,15 +152,14 @@ def test_loops_become_serial() -> None:
         return loop
 
     tvm_ffi.structural_map(kernel.function.body, (tirx.For, look))
-    assert kinds == {int(tirx.ForKind.SERIAL)}
+    assert kinds - {int(tirx.ForKind.SERIAL)} == {int(kind)} - {int(tirx.ForKind.SERIAL)}
 
 
 def test_a_call_of_the_runtime_is_refused(
-    monkeypatch: pytest.MonkeyPatch, messages: Messages
+    messages: Messages,
 ) -> None:
     """Such symbols are weak: a linker would take them for granted, and a run would fault."""
-    monkeypatch.setattr(lower, "serialised", lambda func: func)
-    kernel = lowered(_SUMS.format(size=16), "sums", 1024, target_of())
+    kernel = lowered(_SUMS.format(size=16), "sums", 1024, target_of(), threads=True)
     with messages.raises(TargetError):
         kernel_object("ibert_kernel_x", kernel.function, target_of())
 

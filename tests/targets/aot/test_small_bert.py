@@ -59,6 +59,16 @@ def test_the_library_runs_like_any_other(quantized, library_path: Path) -> None:
     assert set(library.parameters) == {record.name for record in library.metadata.parameters}
 
 
+def test_its_own_threads_run_its_kernels(quantized, library_path: Path) -> None:
+    inputs = inputs_of(2, 16, seed=4, padding=True)
+    for threads in (2, 1, 3):
+        library = ibert.load_library(library_path, num_threads=threads)
+        assert library.num_threads == threads
+        outputs = library.run(**inputs, dequantize=False)
+        assert_equal([output.values for output in outputs.values()], expected(quantized, inputs))
+    assert library.engine.pool.started() == 2
+
+
 @pytest.mark.slow
 def test_it_is_the_program_that_the_runtime_runs(quantized, library_path: Path, tmp_path) -> None:
     other = ibert.compile(quantized, target="host", shapes=[(2, 16)]).export(tmp_path / "tvm.so")
