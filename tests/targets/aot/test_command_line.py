@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from ibert_tvm.common.errors import UsageError
+from ibert_tvm.runtime.device import Device
+from ibert_tvm.runtime.engine_choice import load_engine
+from ibert_tvm.runtime.library_file import read_metadata
 from tests.targets.aot.bare_bert import expected, inputs_of
 
 Call = Callable[..., tuple[int, str, str]]
@@ -75,19 +80,15 @@ def test_from_the_folder_to_numbers(ibert: Call, quantized, folder: Path, tmp_pa
 
     measured = document(ibert, "bench", output, "--batch", "1", "--seconds", "0.05", "--per-layer")
     (result,) = measured["results"]
-    assert (result["threads"], result["batch"], result["seq_len"]) == (1, 1, 16)
+    assert (result["batch"], result["seq_len"]) == (1, 16)
     kernels = [part["name"] for part in result["layers"]["kernels"]]
     assert len(kernels) > 10 and "encoder.layer.0.attention.self" in str(result["layers"])
 
 
-@pytest.mark.slow
-def test_threads_are_refused(ibert: Call, library_path: Path) -> None:
-    for command in (("run", library_path, "--texts", __file__), ("bench", library_path)):
-        code, _, text = ibert(*command, "--threads", "2")
-        assert code == 2
-        assert f"the library {library_path} cannot use 2 threads" in text
-        assert "a call runs in the thread that makes it" in text
-        assert "compile with --runtime tvm" in text
+def test_threads_are_refused_where_there_are_none(library_path: Path) -> None:
+    metadata = replace(read_metadata(library_path), threads=False)
+    with pytest.raises(UsageError, match="cannot use 2 threads"):
+        load_engine(metadata, Device("cpu"), 2, emulate=False)
 
 
 @pytest.mark.parametrize(
