@@ -36,6 +36,11 @@ class Catalogue:
         """All targets by name."""
         return {**self._built_in, **self._registered}
 
+    def find(self, name: str) -> TargetDescription | None:
+        """The target of a name, its own or that of a processor that runs its code."""
+        targets = self.targets()
+        return targets.get(name) or next((t for t in targets.values() if name in t.also), None)
+
     def machines(self) -> tuple[Machine, ...]:
         """All machines: built in, and those of registered targets."""
         registered = {target.machine.name: target.machine for target in self._registered.values()}
@@ -59,7 +64,7 @@ class Catalogue:
         if not name or name == "host" or name != name.strip() or is_gpu_name(name):
             raise refused("its name is empty or reserved", "choose another name")
         with self._lock:
-            if name in self.targets():
+            if any(self.find(one) for one in (name, *description.also)):
                 raise refused("there is a target of that name", "choose another name")
             if any(machine.name == one.name and machine != one for one in self.machines()):
                 why = f"there is another machine {machine.name!r}"

@@ -168,6 +168,8 @@ class TargetDescription:
         ``"normalised_reciprocal"`` and ``"minimum"``.
     gpu
         The graphics processor; None where kernels run on the processor itself.
+    also
+        Processors that run the same code, whose names select this target as well.
     """
 
     name: str
@@ -191,6 +193,7 @@ class TargetDescription:
     emulated_board: str = ""
     functions: tuple[str, ...] = ()
     gpu: Gpu | None = None
+    also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         processor = self.tvm_target.get("host", self.tvm_target)

@@ -56,7 +56,9 @@ def target_names() -> tuple[str, ...]:
 
 
 def get_target(name: str) -> TargetDescription:
-    """Look a target up by name: one of `target_names`, or one that `gpu_target` takes.
+    """Look a target up by name: one of `target_names`, one that `gpu_target` takes, or a processor.
+
+    A processor that runs another target's code (`TargetDescription.also`) has that target.
 
     Raises
     ------
@@ -65,7 +67,7 @@ def get_target(name: str) -> TargetDescription:
     """
     if name == "host":
         return host_target()
-    if (description := CATALOGUE.targets().get(name)) is not None:
+    if (description := CATALOGUE.find(name)) is not None:
         return description
     if is_gpu_name(name):
         return gpu_target(name)

@@ -28,6 +28,7 @@ def _microcontroller(
     dot: DotInstruction = NO_DOT_SCALAR,
     microkernels: tuple[str, ...] = (),
     instructions: tuple[tuple[str, str], ...] = (),
+    also: tuple[str, ...] = (),
 ) -> TargetDescription:
     return TargetDescription(
         name=name,
@@ -51,34 +52,37 @@ def _microcontroller(
         compiler_flags=(f"-mcpu={name}", "-mthumb", "-mfloat-abi=soft"),
         emulated=name,
         emulated_board=board,
+        also=also,
     )
 
 
 # QEMU's Cortex-M0 board has 16 KB of memory; its code runs on a Cortex-M3 as well.
 CORTEX_M0 = _microcontroller(
     "cortex-m0",
-    "ARMv6-M: Cortex-M0, M0+, M1; no division instruction",
+    "ARMv6-M: Cortex-M0, M0+, M1, M23; no division instruction",
     "thumbv6m",
     "mps2-an385",
     dot=MULS,
     microkernels=("muls.c",),
+    also=("cortex-m0plus", "cortex-m1", "cortex-m23"),
 )
 CORTEX_M3 = _microcontroller(
     "cortex-m3", "ARMv7-M: Cortex-M3", "thumbv7m", "mps2-an385", dot=MLA, microkernels=("mla.c",)
 )
 CORTEX_M4 = _microcontroller(
     "cortex-m4",
-    "ARMv7E-M with SIMD in general registers: Cortex-M4, M7",
+    "ARMv7E-M with SIMD in general registers: Cortex-M4, M7, M33 and M35P with DSP",
     "thumbv7em",
     "mps2-an386",
     dot=SMLAD,
     microkernels=("smlad.c",),
     instructions=(SMLABB, SSAT),
+    also=("cortex-m7", "cortex-m33", "cortex-m35p"),
 )
 CORTEX_M55 = replace(
     _microcontroller(
         "cortex-m55",
-        "ARMv8.1-M with integer vectors (MVE): Cortex-M55, M85",
+        "ARMv8.1-M with integer vectors (MVE): Cortex-M52, M55, M85",
         "thumbv8.1m.main",
         "mps3-an547",
         ("+mve",),
@@ -92,4 +96,5 @@ CORTEX_M55 = replace(
     # GCC has vector instructions in assembly only where values may be passed in them, and takes
     # integer ones alone if there is no floating-point unit.
     microkernel_flags=("-mcpu=cortex-m55+nofp", "-mfloat-abi=softfp"),
+    also=("cortex-m52", "cortex-m85"),
 )

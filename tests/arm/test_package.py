@@ -99,6 +99,17 @@ def test_small_bert_on_the_memories_of_an_stm32f405(package: Compile, tmp_path: 
 
 
 @pytest.mark.slow
+def test_a_cortex_m7_runs_the_package_of_a_cortex_m4(package: Compile, tmp_path: Path) -> None:
+    assert "cortex-m7" in get_target("cortex-m4").also
+    folder = package("cortex-m4")
+    elf = link_package(folder, tmp_path, symbols={"__extra_size": 0})  # which AN500 does not have
+    quantized = small_bert()
+    inputs = inputs_for(quantized.input_names, SEQ_LEN, 8, VOCABULARY)
+    run = run_package(folder, elf, inputs, tmp_path, machine="mps2-an500")
+    assert_bit_exact(quantized, inputs, run.outputs)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("target", examples(["cortex-m0", "cortex-m4"], "cortex-m4"))
 def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str) -> None:
     needs("make")

@@ -31,6 +31,15 @@ def test_every_name_is_a_target_of_that_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("processor", "name"),
+    [("cortex-m1", "cortex-m0"), ("cortex-m7", "cortex-m4"), ("cortex-m85", "cortex-m55")],
+)
+def test_processors_that_run_the_code_of_a_target_select_it(processor: str, name: str) -> None:
+    assert get_target(processor).name == name
+    assert processor not in target_names()
+
+
+@pytest.mark.parametrize(
     "name", ["x86-64-v4", "hosts", "avx512-vnni", "rpi5", "cortexm4", "a10", ""]
 )
 def test_an_unknown_target_lists_those_there_are(name: str, messages: Messages) -> None:
@@ -77,7 +86,7 @@ def test_an_emulator_that_is_missing_does_not_make_a_target_unavailable(
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(
-        "ibert_tvm.targets.registry.find_linker", lambda description: ("/usr/bin/cc", "-x")
+        "ibert_tvm.targets.toolchain.find_linker", lambda description: ("/usr/bin/cc", "-x")
     )
     monkeypatch.setenv("PATH", "")
     rows = {row.name: row for row in list_targets()}
