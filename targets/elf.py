@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ibert_tvm.common.errors import TargetError
+
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import Symbol
@@ -29,10 +31,20 @@ def is_relocatable(path: Path) -> bool:
 
 
 def symbols(source: Path | bytes, *tables: str) -> list[Symbol]:
-    """Symbols of the tables that there are, by default those of ``.symtab``."""
-    with opened(source) as elf:
-        found = map(elf.get_section_by_name, tables or (".symtab",))
-        return [symbol for table in found if table for symbol in table.iter_symbols()]
+    """Symbols of the tables that there are, by default those of ``.symtab``.
+
+    Raises
+    ------
+    TargetError
+        If there is something else where its headers say that they are.
+    """
+    try:
+        with opened(source) as elf:
+            found = map(elf.get_section_by_name, tables or (".symtab",))
+            return [symbol for table in found if table for symbol in table.iter_symbols()]
+    except Exception as error:  # pyelftools raises many classes for what headers can hold
+        name = "" if isinstance(source, bytes) else source.name
+        raise TargetError("the symbols of an ELF file cannot be read", name, str(error)) from error
 
 
 def is_undefined(symbol: Symbol) -> bool:

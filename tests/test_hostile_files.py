@@ -38,6 +38,7 @@ from ibert_tvm.targets.rpc.errors import BoardError
 from ibert_tvm.targets.rpc.processor import BoardDescription
 from ibert_tvm.targets.seal import seal_library
 from tests.runtime.conftest import TinyModel
+from tests.small_package import small_package
 from tests.snapshots import Messages
 
 DEEP = "[" * 100_000
@@ -322,3 +323,30 @@ def test_limits_are_those_that_are_documented() -> None:
         f"{array_file.MAX_ARRAYS:,} arrays of numbers, rank {array_file.MAX_RANK}, headers of "
         f"{array_file._MAX_HEADER:,} bytes",
     ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target": {}},
+        {"prefix": "../x"},
+        {"functions": [{"symbol": "f", "batch": 1, "seq_len": 8, "kernels": [{"symbol": "k"}]}]},
+        {"memory": []},
+    ],
+    ids=["target", "prefix", "kernel", "memory"],
+)
+def test_a_package_with_another_document(
+    change: dict[str, object], tmp_path: Path, messages: Messages
+) -> None:
+    """`ibert verify` raised the KeyError of what was missing."""
+    from ibert_tvm.targets.bare_metal import read_package
+
+    with messages.raises(LibraryError):
+        read_package(small_package(tmp_path / "package", **change))
+
+
+def test_symbols_of_a_damaged_object(messages: Messages) -> None:
+    from ibert_tvm.targets.elf import symbols
+
+    with messages.raises(TargetError):
+        symbols(b"\x7fELF" + bytes(60))

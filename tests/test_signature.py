@@ -21,6 +21,7 @@ from ibert_tvm.verification.signature import check_signature, sign, signature_fi
 from tests.artefact.conftest import make_quantized
 from tests.extras import needs
 from tests.runtime.conftest import TinyModel
+from tests.small_package import small_package
 from tests.snapshots import Messages
 
 _PEM = serialization.Encoding.PEM
@@ -52,13 +53,7 @@ def _library(place: Path) -> Path:
 
 
 def _package(place: Path) -> Path:
-    """What is read of one: a document, and a manifest."""
-    folder = place / "package"
-    folder.mkdir()
-    (folder / "ibert_model.json").write_text('{"kind": "ibert bare-metal package"}')
-    (folder / "code.a").write_bytes(b"code")
-    write_manifest(folder)
-    return folder
+    return small_package(place / "package")
 
 
 MAKERS = (_folder, _library, _package)

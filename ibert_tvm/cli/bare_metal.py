@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..common.errors import LibraryError, UsageError
+from ..common.errors import UsageError
 from ..common.strict_json import JsonDict, JsonObject
 from .inspect_model import tokenizer_rows
 from .result import CommandResult
@@ -117,15 +117,9 @@ def inspect_package(path: Path) -> CommandResult:
     from ibert_tvm.targets.bare_metal import read_package
 
     document = read_package(path)
-    try:
-        rows = _package_rows(path, document)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise LibraryError(
-            f"cannot read the package {path}",
-            why=f"its document lacks what packages of this version have: {error}",
-            todo="make it again with `ibert compile`",
-        ) from error
-    return CommandResult({"path": str(path), **document}, [Table((), rows)])
+    return CommandResult(
+        {"path": str(path), **document}, [Table((), _package_rows(path, document))]
+    )
 
 
 def _package_rows(path: Path, document: JsonObject) -> list[tuple[str, str]]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ibert_tvm.common.integrity import write_manifest
-from ibert_tvm.targets.bare_metal.document import DOCUMENT, KIND
+from ibert_tvm.targets.bare_metal.document import DOCUMENT
 from ibert_tvm.targets.bare_metal.options import parse_memory
 from tests.arm.tools import needs
 from tests.commands import Outcome, Refused
+from tests.small_package import small_package
 
 
 def test_amounts_of_memory() -> None:
@@ -71,31 +70,8 @@ def test_a_folder_that_cannot_be_made(refused: Refused, artefact: Path, tmp_path
     refused("compile", artefact, "-o", output, "--target", "cortex-m4", "--seq-len", "16")
 
 
-def _package(folder: Path, **changes: object) -> Path:
-    """What `inspect` reads of a package."""
-    document = {
-        "kind": KIND,
-        "prefix": "tiny",
-        "emit": "objects",
-        "target": {"name": "cortex-m4"},
-        "functions": [{"batch": 1, "seq_len": 8}],
-        "inputs": [{"name": "input_ids"}, {"name": "attention_mask"}],
-        "outputs": [{"name": "hidden"}],
-        "memory": {
-            "flash": {"total": 10, "weights": 5, "code": 3, "constants": 2},
-            "ram": {"total": 9, "arena": 6, "stack": 3, "peak": {"layer": "encoder.0"}},
-        },
-        "verified": {"instructions": 1234},
-        **changes,
-    }
-    folder.mkdir()
-    (folder / DOCUMENT).write_text(json.dumps(document), encoding="utf-8")
-    write_manifest(folder)
-    return folder
-
-
 def test_inspect_shows_a_package(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
-    folder = _package(tmp_path / "package")
+    folder = small_package(tmp_path / "package")
     outcome = ibert("inspect", folder)
     assert outcome.code == 0, outcome.stderr
     words = " ".join(outcome.stdout.split())
@@ -115,7 +91,7 @@ def test_inspect_shows_a_package(ibert: Callable[..., Outcome], tmp_path: Path) 
 def test_inspect_refuses_a_package_with_another_document(
     ibert: Callable[..., Outcome], refused: Refused, tmp_path: Path
 ) -> None:
-    folder = _package(tmp_path / "package", memory=[])
+    folder = small_package(tmp_path / "package", memory=[])
     refused("inspect", folder)
     (folder / "more").write_text("x")
     (folder / DOCUMENT).write_text("{}")

@@ -321,6 +321,32 @@ def _no_more(meaning: set[str], before: set[str]) -> bool:
     return meaning <= before
 
 
+def _compiled() -> list[Files]:
+    return [*_libraries(), *_packages()]
+
+
+def _damage_compiled(files: Files, rng: random.Random) -> Files:
+    return (_damage_library if "model.so" in files else damaged)(files, rng)
+
+
+def _repair_compiled(files: Files, rng: random.Random) -> Files:
+    return (_seal_again if "model.so" in files else _manifest_again)(files, rng)
+
+
+def _audit(folder: Path) -> object:
+    """What `ibert verify` looks at in an artefact, before it compiles its model again."""
+    from ibert_tvm.verification.compiled import Compiled, CompiledLibrary, CompiledPackage
+
+    with TemporaryDirectory() as scratch:
+        compiled: Compiled
+        if (folder / "model.so").exists():
+            compiled = CompiledLibrary(folder / "model.so", False, None, None)
+        else:
+            compiled = CompiledPackage(folder, False, Path(scratch))
+        checks = [(check.name, check.findings) for check in compiled.code()]
+        return checks, compiled.shapes, compiled.tokenizer()
+
+
 # -- signatures, certificates, trained scales -----------------------------------------------------
 
 
@@ -754,6 +780,7 @@ READERS: dict[str, Reader] = {
     "saved-encoder": Reader(_saved_encoders, _read_saved, _manifest_again, _damage_settings),
     "library": Reader(_libraries, _read_library, _seal_again, _damage_library),
     "seal": Reader(_libraries, _seal_library, damage=_damage_library),
+    "audit": Reader(_compiled, _audit, _repair_compiled, _damage_compiled),
     "package": Reader(_packages, _read_package, _manifest_again),
     "database": Reader(_databases, _read_database, _digests_again, same=_no_more),
     "signature": Reader(_signatures, _check_signature, _sign_again, _damage_signature),
