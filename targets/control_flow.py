@@ -9,6 +9,7 @@ code names, or an argument of the caller's. An address that is computed otherwis
 from __future__ import annotations
 
 import itertools
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -95,6 +96,8 @@ class ControlFlow:
 
     def _wrong(self, place: int, one: Instruction, transfer: Transfer) -> str:
         goes = transfer.goes
+        if re.match(self.rules.ambiguous, self.image.content(one.address)):
+            return "not all processors read it alike"
         if goes in (Goes.CALL, Goes.BRANCH):
             target = -1 if one.target is None else one.target
             same = self._is_thumb(one.address) == self._is_thumb(target)
@@ -111,7 +114,7 @@ class ControlFlow:
             if any(word not in self.places or self._is_thumb(word) for word in words):
                 return "it jumps to a computed address"
         elif goes is Goes.RETURN:
-            if place and self.rules.before_return.fullmatch(self.code[place - 1].text):
+            if place and re.fullmatch(self.rules.before_return, self.code[place - 1].text):
                 return "it returns to an address that was put on the stack"
         elif goes is Goes.REFUSED:
             return "it calls the operating system or jumps to a computed address"
@@ -131,11 +134,19 @@ class ControlFlow:
                     return False
                 for source in (register,) if sources is None else sources:
                     state = before, source
-                    if source != LOADED and state not in reached | self._followed:
+                    if source == LOADED:
+                        if not self._is_filled(self.code[before]):
+                            return False
+                    elif state not in reached and state not in self._followed:
                         reached.add(state)
                         waiting.append(state)
         self._followed |= reached
         return True
+
+    def _is_filled(self, one: Instruction) -> bool:
+        """Whether an instruction loads no constant, or one that a linker or loader fills in."""
+        place = self.rules.reference(one, self._is_thumb(one.address))
+        return place not in self.data or place in self.image.slots
 
     def _befores(self, place: int, register: str) -> list[int] | None:
         """Instructions after which an instruction is reached; None if a register is unknown then.

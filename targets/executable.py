@@ -11,13 +11,14 @@ import logging
 import re
 import struct
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .elf import opened
-from .machines import BareMetal
+from .machines import BareMetal, Linux
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
@@ -29,6 +30,11 @@ logger = logging.getLogger(__name__)
 _EXECUTE, _WRITE = 1, 2
 _SMALLEST_PAGE = 4096
 _LONGEST_NAME = 256
+_LONGEST_INSTRUCTION = 15
+_MOST_SEGMENTS = 16
+# Loaders take the last of several tags, readers of files the first.
+_REPEATED = ("DT_NULL", "DT_NEEDED")
+_LOADS_MORE = ("DT_AUDIT", "DT_DEPAUDIT", "DT_AUXILIARY", "DT_FILTER")
 _STATE = re.compile(r"\$([atd])(?:\.|$)")
 """Symbols that say where ARM instructions, Thumb instructions or data begin (ELF for ARM 5.5.5)."""
 
@@ -94,6 +100,12 @@ class Image:
         """The executable segment that an address is in."""
         return next((s for s in self.segments if s.address <= address < s.end), None)
 
+    def content(self, address: int) -> bytes:
+        """The bytes of the instruction at an address, and maybe more."""
+        segment = self.segment_of(address)
+        place = address - segment.address if segment else 0
+        return segment.content[place : place + _LONGEST_INSTRUCTION] if segment else b""
+
     @cached_property
     def _sorted_names(self) -> list[int]:
         return sorted(self.names)
@@ -132,6 +144,10 @@ def read_image(path: Path, machine: Machine) -> Image:
     content = path.read_bytes()
     try:
         with opened(_without_sections(content)) as elf:
+            if (elf["e_machine"], elf.elfclass) != (machine.elf_machine, machine.bits):
+                image.findings.append("it is for another machine")
+            if elf["e_type"] != ("ET_DYN" if isinstance(machine.system, Linux) else "ET_EXEC"):
+                image.findings.append(f"it is of another type of file ({elf['e_type']})")
             _read_segments(elf, content, image)
             _read_entries(elf, image)
     except Exception as error:  # pyelftools raises many classes for what headers can hold
@@ -180,6 +196,11 @@ def _read_segments(elf: ELFFile, content: bytes, image: Image) -> None:
             image.findings.append(f"{where} can be both written and executed")
         if header["p_memsz"] != header["p_filesz"]:
             image.findings.append(f"{where} is executable and has memory that the file does not")
+        if len(image.segments) == _MOST_SEGMENTS:
+            image.findings.append(f"there are more than {_MOST_SEGMENTS} executable segments")
+            break
+        if (address - header["p_offset"]) % page:
+            image.findings.append(f"{where} lies on another part of its page than in the file")
         first, last = header["p_offset"], header["p_offset"] + header["p_filesz"]
         if last > len(content):
             image.findings.append(f"{where} ends behind the file")
@@ -202,6 +223,14 @@ def _read_entries(elf: ELFFile, image: Image) -> None:
     if len(tables) > 1:
         image.findings.append(f"there are {len(tables)} dynamic tables")
     for table in tables:
+        tags = Counter(tag.entry.d_tag for tag in table.iter_tags())
+        for name, count in tags.items():
+            if count > 1 and name not in _REPEATED:
+                image.findings.append(f"its dynamic table has {count} entries {name}")
+        more = [name for name in _LOADS_MORE if tags[name]]
+        image.findings += [f"it loads another library by {name}" for name in more]
+        if tags["DT_HASH"] and not tags["DT_GNU_HASH"]:
+            image.findings.append("its symbols are in a table of the old kind alone (DT_HASH)")
         for tag in table.iter_tags():
             if tag.entry.d_tag == "DT_NEEDED":
                 image.needed.append(tag.needed)
@@ -249,6 +278,7 @@ def _read_relocations(elf: ELFFile, kind: int, image: Image) -> None:
         for one in section.iter_relocations():
             if one["r_info_type"] == kind:
                 place = one["r_offset"]
+                image.slots.add(place)
                 image.enter(_word(elf, place), f"the pointer at {place:#x}")
 
 

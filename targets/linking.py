@@ -21,8 +21,9 @@ from .toolchain import find_linker
 
 LIBRARY = OutputKind("a library that `ibert compile` wrote", seal_digest)
 
-# Code in pages of its own, which hold nothing else and cannot be written; a stack without code.
-PROTECTED = ("-Wl,-z,separate-code", "-Wl,-z,noexecstack")
+# Code in pages of its own, which hold nothing else and cannot be written; a stack without code;
+# symbols in a table whose size is known.
+PROTECTED = ("-Wl,-z,separate-code", "-Wl,-z,noexecstack", "-Wl,--hash-style=gnu")
 
 # Of C: the audit follows no jump through a table of addresses.
 PLAIN_BRANCHES = ("-fno-jump-tables",)

@@ -42,7 +42,8 @@ def is_floating_point(mnemonic: str, operands: str, has_registers: bool) -> bool
 
 _NAMED = r"(?:^|.*, )[0-9a-f]+ <[^>]*>"
 _SUFFIX = r"(?:eq|ne|cs|hs|cc|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)?(?:\.[nw])?$"
-_REFUSED = r"(svc|swi|hvc|smc|rfe|srs|eret|bxj|tb[bh])\w*"
+_REFUSED = r"(svc|swi|hvc|smc|rfe|srs|eret|tb[bh]|b(?!ic|f[ic]|ti|l?x?$))\w*"
+_NAMING = ("b", "bl", "blx", "cbz", "cbnz", "le", "wls")
 _STOPS = ("udf", "udf.w", "bkpt", "hlt")
 _ONLY_READS = r"(st(?!l?ex)|push|cmp|cmn|tst|teq|cbn?z|i?t[te]*|nop|pld|b|dmb|le)\w*(\.\w+)*"
 _PAIRS = r"(ldrd|lda?exd|[us]m\w*l\w*|u?maal|vmov|mrrc)\w*(\.\w+)*"
@@ -65,7 +66,7 @@ def transfer(one: Instruction) -> Transfer | None:
     """The rule of all 32-bit ARM; see `FlowRules.transfer`."""
     name, conditional = _plain(one.mnemonic)
     operands = one.operands
-    if re.fullmatch(_NAMED, operands) and not name.startswith(("ld", "st", "v", "p")):
+    if re.fullmatch(_NAMED, operands) and name in _NAMING:
         if name in ("bl", "blx"):
             return Transfer(Goes.CALL, switches=name == "blx")
         return Transfer(Goes.BRANCH, falls=conditional or name != "b")
@@ -135,7 +136,7 @@ FLOW = FlowRules(
     arguments=frozenset({"r0", "r1", "r2", "r3"}),
     preserved=frozenset({*(f"r{number}" for number in range(4, 10)), "sl", "fp"}),
     link="lr",
-    before_return=re.compile(r"push\b.*|str\S*\s+\w+, \[sp, #-\d+\]!"),
+    before_return=r"push\b.*|str\S*\s+\w+, \[sp, #-\d+\]!",
     constants=True,
 )
 FLOAT_FUNCTIONS = re.compile(r"__aeabi_(?:[fd]\w+|u?[il]2[fd]|h2[fd]\w*|c[fd]\w+)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -110,8 +109,10 @@ class FlowRules:
         Registers that functions leave as they were.
     link
         The register with the address to return to; empty where that is on the stack.
+    ambiguous
+        Expression for encodings of such instructions that not all processors read alike.
     before_return
-        Instructions that put the address for a return on the stack.
+        Expression for instructions that put the address for a return on the stack.
     constants
         Whether compilers put constants between instructions.
     """
@@ -122,7 +123,8 @@ class FlowRules:
     arguments: frozenset[str]
     preserved: frozenset[str]
     link: str = ""
-    before_return: re.Pattern[str] = re.compile(r"(?!)")
+    ambiguous: bytes = rb"(?!)"
+    before_return: str = r"(?!)"
     constants: bool = False
 
 

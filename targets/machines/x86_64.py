@@ -26,8 +26,11 @@ def _is_floating_point(mnemonic: str, operands: str, has_registers: bool) -> boo
 
 _NAMED = r"[0-9a-f]+ <[^>]*>"
 _BRANCHES = r"(j(?!mp)\w+|loop\w*|xbegin)"
-_REFUSED = r"(syscall|sysenter|int\d?|into|i?ret[fqd]|iret|sysret|sysexit|uiret)\w*"
-_STOPS = ("ud2", "hlt", "ud1", "ud0")
+_REFUSED = r"(j|l?call|l?jmp|sys|int|[iu]*l?ret)\w*"
+# With an operand size of 16 bits, AMD's processors read 16 bits of a distance, and Intel's 32.
+_PREFIXES = rb"\x26\x2e\x36\x3e\x64-\x67\xf0\xf2\xf3"
+_AMBIGUOUS = rb"[%b]*\x66[%b]*(?![\x48-\x4f%b])" % ((_PREFIXES,) * 3)
+_STOPS = ("ud2", "int3", "hlt", "ud1", "ud0")
 
 _OLD = ("rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp", "rsp")
 _NEW = tuple(f"r{number}" for number in range(8, 16))
@@ -107,7 +110,8 @@ X86_64 = Machine(
         _reference,
         arguments=frozenset({"rdi", "rsi", "rdx", "rcx", "r8", "r9"}),
         preserved=frozenset({"rbx", "rbp", "r12", "r13", "r14", "r15"}),
-        before_return=re.compile(r"push\b.*|mov\s+QWORD PTR \[rsp\],.*"),
+        ambiguous=_AMBIGUOUS,
+        before_return=r"push\b.*|mov\s+QWORD PTR \[rsp\],.*",
     ),
     disassembler={"": ("-M", "intel")},
     general_registers=("-mgeneral-regs-only",),

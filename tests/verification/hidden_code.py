@@ -102,6 +102,16 @@ HIDDEN = {
     "a computed return": Hidden(
         "x86-64", _X86 + "f: i: lea rax, [rip+i]\ninc rax\npush rax\nret\n", "put on the stack"
     ),
+    "a branch whose length processors read differently": Hidden(
+        "x86-64", _X86 + "f: .byte 0x66, 0x0f, 0x84, 0, 0, 0x90, 0x90\nret\n", "read it alike"
+    ),
+    "a far jump": Hidden("x86-64", _X86 + "f: jmp FWORD PTR [rdi]\n", "or jumps to a computed"),
+    "symbols in an old table": Hidden(
+        "x86-64", _X86 + "f: ret\n", "of the old kind alone", ("-Wl,--hash-style=sysv",)
+    ),
+    "an auxiliary library": Hidden(
+        "x86-64", _X86 + "f: ret\n", "it loads another library", ("-Wl,-f,other.so",)
+    ),
     "a system call": Hidden("x86-64", _X86 + "f: syscall\nret\n", "the operating system"),
     "a call that makes code": Hidden(
         "x86-64",
@@ -166,6 +176,11 @@ HIDDEN = {
     ),
     "a computed jump of a microcontroller": Hidden(
         "cortex-m4", _T32 + "f: adds r3, #2\nbx r3\n", "it jumps to a computed address: bx r3"
+    ),
+    "a constant address that no linker knows": Hidden(
+        "cortex-m4",
+        _T32 + "f: ldr r3, g\nbx r3\n.balign 4\ng: .word 0x10003\n",
+        "it jumps to a computed address: bx r3",
     ),
     "a table into the middle of an instruction": Hidden(
         "cortex-m4",
