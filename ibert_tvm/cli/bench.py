@@ -14,9 +14,9 @@ from typer import Option
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
+from ..progress import progress
 from ..texts import read_texts
 from .options import Board, DeviceOption, check_device, parse_sizes
-from .progress import progress
 from .result import CommandResult
 from .tables import Table, record_table
 

@@ -13,7 +13,7 @@ from .result import CommandResult
 
 if TYPE_CHECKING:
     from ..model.artefact import QuantizedModel
-    from .progress import Line
+    from ..progress import Line
 
 # About what each takes.
 _IMPORT_SHARES = {"importing the model": 8, "calibrating": 30}
@@ -82,7 +82,7 @@ def command(
     from ..compiler.layer_widths import width_statements
     from ..frontend.sources import is_source
     from ..model.artefact import read_info
-    from .progress import progress
+    from ..progress import progress
 
     description = get_target(target)
     float_model = is_source(model)

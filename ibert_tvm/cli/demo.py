@@ -58,7 +58,7 @@ def command(
             check_writable(output / "minilm.so", LIBRARY)
             folder = output
         from ..demo import find_model, run_demo
-        from .progress import progress
+        from ..progress import progress
 
         find_model()
 

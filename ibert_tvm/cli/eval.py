@@ -117,8 +117,8 @@ def compare(
     """
     from ..evaluation.evaluate import check_seq_len
     from ..model.artefact import read_info
+    from ..progress import progress
     from ..runtime.library_file import read_metadata
-    from .progress import progress
 
     texts = read_texts("--text", text or data_file("heldout.txt"), limit)
     check_device(device, rpc=None)

@@ -101,8 +101,8 @@ def evaluate(
             todo="give the float model with --against",
         )
     check_device(device, rpc=None)
+    from ..progress import progress
     from ..tasks import encoder_of, evaluate_task, float_side, integer_side
-    from .progress import progress
 
     started = time.perf_counter()
     task, samples, options = given.read(limit)

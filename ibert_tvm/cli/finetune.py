@@ -81,8 +81,8 @@ def command(
         "transformers",
         to="training a model",
     )
+    from ..progress import progress
     from ..train.finetune import finetune
-    from .progress import progress
 
     started = time.perf_counter()
 

@@ -40,9 +40,9 @@ def inspect_model(path: Path, source: HeadOptions, verbose: bool) -> CommandResu
         With the exit code for a model that cannot be used if it is refused.
     """
     from ..frontend import UnsupportedModelError
+    from ..progress import progress
     from ..quantization.given import given_document
     from ..quantization.source_scales import model_lines
-    from .progress import progress
 
     with progress("importing the model"):
         try:

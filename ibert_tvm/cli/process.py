@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 
 from ..common.errors import ErrorReport, ExitCode, UsageError, describe
 from ..common.extras import as_missing_extra
+from ..common.terminal import printable
 from .result import CommandResult
-from .tables import printable, width
+from .tables import width
 
 _COMPLETION = ("--show-completion", "--install-completion")
 

@@ -97,7 +97,8 @@ def command(
         was trained with quantisation]
     fidelity
         How close to come to the float model, preset accurate: fast has 2.5 times the error, is
-        smaller by 1 to 2%, and up to 6% faster with short texts; best has a third of the error,
+        smaller by 1 to 2%, and up to 6% faster with short texts; quick has 1.5 times the error, and
+        is quantised in a fifth of the time; best has a third of the error,
         which costs next to nothing where the target multiplies 16 bits (AVX2, Cortex-M0 to -M7),
         and nearly twice the time where it multiplies bytes. [default: default]
     observer
@@ -118,7 +119,7 @@ def command(
     """
     from ..common.files import check_writable
     from ..model.artefact import ARTEFACT
-    from .progress import progress
+    from ..progress import progress
 
     wanted = None if seq_len is None else parse_size("--seq-len", seq_len)
     other = preset not in (None, "accurate")
@@ -176,6 +177,7 @@ def command(
         "head": quantized.info.head,
         "architecture": quantized.info.architecture,
         "calibration_texts": _sequences(batches),
+        "calibration_sequences": chosen.get("sequences", 0),
         "notes": list(quantized.info.notes),
         "seq_len": length,
         "parameter_bytes": quantized.num_bytes,
@@ -199,7 +201,7 @@ def command(
     shown: list[str | Table] = [
         f"wrote {output}: {info.architecture}, {info.num_layers} layers, head {info.head}, "
         f"{quantized.num_bytes / 1e6:.1f} MB of integers, preset {quantized.preset}, "
-        f"{_sequences(batches)} calibration sequences, in {document['seconds']:.1f} s",
+        f"{_calibrated_on(document)}, in {document['seconds']:.1f} s",
         *(f"note: {note}" for note in info.notes),
     ]
     if found is not None:
@@ -322,6 +324,13 @@ def _read(file: Path, limit: int | None, columns: Mapping[str, str] | None = Non
 
         return read_batches(file, limit)
     return read_texts("--calibration", file, limit)
+
+
+def _calibrated_on(document: JsonDict) -> str:
+    """Texts that were given, and sequences that the model ran, pieces of texts among them."""
+    texts, sequences = document["calibration_texts"], document["calibration_sequences"]
+    given = f"{texts} calibration texts"
+    return given if sequences in (0, texts) else f"{given} ({sequences} sequences, with pieces)"
 
 
 def _sequences(data: Any) -> int:

@@ -236,8 +236,8 @@ def _digest(job: Job) -> str:
 def _graph(job: Job, load: Load) -> JsonDict:
     """Of the integer program."""
     from ..model.artefact import QuantizedModel
+    from ..progress import progress
     from ..report import program_graph
-    from .progress import progress
 
     if job.folder is None:
         raise _Missing("--model NAME.ibert was not given")

@@ -103,8 +103,8 @@ def command(
 
     with ExitStack() as stack:
         if package:
+            from ..progress import progress
             from ..runtime.package_engine import emulated_package
-            from .progress import progress
 
             loaded = stack.enter_context(emulated_package(library, model))
             stack.enter_context(progress("running on the emulated board"))
@@ -113,8 +113,8 @@ def command(
 
             loaded = load_library(library, num_threads=threads, emulate=emulate, device=device)
         else:
+            from ..progress import progress
             from ..runtime.remote import load_remote
-            from .progress import progress
 
             stack.enter_context(progress(f"loading on {address}"))
             loaded = stack.enter_context(load_remote(library, address, threads, board.rpc_timeout))

@@ -67,9 +67,9 @@ def command(
     ibert serve minilm.so reranker.so --workers 2
     """
     from ..encoder import Encoder
+    from ..progress import progress
     from ..serve.models import load_copy
     from ..serve.server import listen, serve
-    from .progress import progress
 
     names = [path.name.removesuffix(".so").removesuffix(".ibert") for path in models]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -1,9 +1,8 @@
-"""What people read: tables as wide as the terminal, and texts that cannot command the terminal."""
+"""What people read: tables as wide as the terminal."""
 
 from __future__ import annotations
 
 import shutil
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,20 +17,6 @@ R = TypeVar("R")
 def width() -> int:
     """Columns to fill: the variable COLUMNS, else the terminal's; 80 where there is none."""
     return max(shutil.get_terminal_size((80, 24)).columns, _NARROWEST)
-
-
-def printable(text: str) -> str:
-    """Return a text with its control characters as escapes, but for line ends and tabs.
-
-    Labels, names and texts come with models: a sequence in one could clear a screen, or show a line
-    that nobody printed. Characters that change the direction of writing are escaped as well.
-    """
-    return "".join(
-        ascii(letter)[1:-1]
-        if unicodedata.category(letter) in ("Cc", "Cf", "Cs") and letter not in "\n\t\u200c\u200d"
-        else letter
-        for letter in text
-    )
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def command(
     from ibert_tvm.targets import get_target
 
     from ..model.artefact import read_info
-    from .progress import progress
+    from ..progress import progress
 
     address = board.address
     get_target(target)

@@ -67,8 +67,8 @@ def command(
     import json
 
     from ..common.files import check_writable, write_file
+    from ..progress import progress
     from ..verification.certificate import CERTIFICATE, REPORT, certificate_place, report_place
-    from .progress import progress
 
     address = address_of(rpc, rpc_key, "--rpc-key")
     if emulate and address is not None:

@@ -24,6 +24,7 @@ from ..frontend import load
 from ..frontend.sources import is_source, resolved, source_of
 from ..model.artefact import QuantizedModel
 from ..model.tokenization import Tokenizer
+from ..progress import progress
 from ..runtime.library_file import read_metadata
 from ..texts import data_file
 from ..version import __version__
@@ -35,6 +36,7 @@ _BATCHES = (1, 8, 32)
 """Batch sizes to compile for: one text, few, many. More cost time to compile, fewer time to run."""
 _LONGEST = 512
 """Most tokens of a text unless more are asked for: buffers grow with them."""
+_STEPS = {"importing": 1, "quantising": 1, "compiling": 4}
 _PACKAGES = ("ibert_tvm", "ibert_tvm.relay_passes", "ibert_tvm.schedules", "ibert_tvm.targets")
 
 
@@ -50,11 +52,14 @@ class Options:
         Of a model folder: the head; None for the one that its files ask for.
     max_seq_length
         Longest text in tokens; None for what the source says.
+    first
+        Quantise with little effort, until another library takes its place.
     """
 
     target: str = "host"
     head: str | None = None
     max_seq_length: int | None = None
+    first: bool = False
 
 
 def prepared_library(model: Path, options: Options) -> Path:
@@ -144,20 +149,24 @@ def _make(model: Path, options: Options, library: Path) -> None:
     from ..compiler import compile as compile_model
     from ..quantization.post_training import quantize_by_default
 
-    if not is_source(model):
-        _logger.warning("compiling %s for %s; this is done once", model, options.target)
-        quantized = QuantizedModel.load(model)
-    else:
-        _logger.warning(
-            "quantising %s with the texts that come with this package, and compiling it for %s; "
-            "this takes a minute or more, once",
-            model,
-            options.target,
-        )
-        quantized = quantize_by_default(load(model, head=options.head))
-    length = _length(quantized, options.max_seq_length)
-    compiled = compile_model(quantized, options.target, [(batch, length) for batch in _BATCHES])
-    compiled.export(library)
+    with progress(_STEPS) as line:
+        if not is_source(model):
+            _logger.warning("compiling %s for %s; this is done once", model, options.target)
+            quantized = QuantizedModel.load(model)
+        else:
+            _logger.warning(
+                "quantising %s with the texts that come with this package, and compiling it for "
+                "%s; this takes a minute or more, once",
+                model,
+                options.target,
+            )
+            source = load(model, head=options.head)
+            line.step("quantising")
+            quantized = quantize_by_default(source, line.advance, options.first)
+        line.step("compiling")
+        length = _length(quantized, options.max_seq_length)
+        compiled = compile_model(quantized, options.target, [(batch, length) for batch in _BATCHES])
+        compiled.export(library)
 
 
 def _length(quantized: QuantizedModel, asked: int | None) -> int:

@@ -276,7 +276,7 @@ def batches_of(
             why=f"it is a {type(calibration).__name__}",
             todo="give a list of texts, or a list of batches",
         )
-    items = list(calibration)
+    items = _spread(list(calibration), options.most_texts)
     texts: list[Text] = [item for item in items if _is_text(item)]
     arrays = [item for item in items if isinstance(item, Mapping)]
     if len(texts) + len(arrays) != len(items) or (texts and arrays):
@@ -312,6 +312,13 @@ def batches_of(
     if options.short_pieces:
         texts += short_pieces(texts, options.seed)
     return batches_of_texts(texts, tokenizer, model.info, model.info.length(options.seq_len))
+
+
+def _spread(items: list[Any], most: int | None) -> list[Any]:
+    """At most so many of the items, evenly spread."""
+    if most is None or len(items) <= most:
+        return items
+    return [items[place * len(items) // most] for place in range(most)]
 
 
 def _is_text(item: Any) -> TypeGuard[Text]:

@@ -24,6 +24,8 @@ class Observation:
     ----------
     seq_len
         Texts are truncated to this many tokens.
+    most_texts
+        Calibrate on so many of the texts or batches, evenly spread; None for all.
     short_pieces
         Calibrate on one to three words of every text besides.
     sample_tokens
@@ -45,6 +47,7 @@ class Observation:
     """
 
     seq_len: int | None = None
+    most_texts: int | None = None
     short_pieces: bool = False
     sample_tokens: int = 2048
     seed: int = 0
@@ -60,6 +63,12 @@ class Observation:
             f"a sequence length of {self.seq_len}",
             "a sequence has at least one token",
             "use a positive number",
+        )
+        _check(
+            self.most_texts is None or self.most_texts >= 1,
+            f"at most {self.most_texts} texts",
+            "calibration needs some",
+            "use a positive number, or None for all",
         )
         _check(
             50.0 < self.percentile <= 100.0,

@@ -15,7 +15,7 @@ from ..model.tokenizer_behaviour import behaviour
 from ..texts import packaged_texts
 from ..version import __version__
 from .batches import Calibration
-from .fidelity import PLAIN_FIDELITY, options_of
+from .fidelity import FIRST_FIDELITY, PLAIN_FIDELITY, options_of
 from .options import CalibrationOptions
 from .scale_source import CalibrationData, Progress, scale_source
 
@@ -57,7 +57,7 @@ def quantize(
     seq_len
         Texts are truncated to this many tokens; by default 128, or all that the model has
         positions for where these are fewer.
-    fidelity : {"fast", "default", "best"}, optional
+    fidelity : {"fast", "quick", "default", "best"}, optional
         Of a float model and the preset "accurate": how close the integers are to come to it, and at
         what cost (`ibert_tvm.quantization.fidelity`). "default" by default.
     observer : {"mse", "minmax", "percentile"}, optional
@@ -206,10 +206,19 @@ def default_texts(source: CanonicalModel) -> list[str] | None:
     return packaged_texts("calibration.txt") if scale_source(source).needs_data else None
 
 
-def quantize_by_default(source: CanonicalModel, progress: Progress | None = None) -> QuantizedModel:
+def quantize_by_default(
+    source: CanonicalModel, progress: Progress | None = None, first: bool = False
+) -> QuantizedModel:
     """Quantise a model as `ibert quantize` does by default.
 
     With the scales of the source where it has them, else those of English texts of many kinds.
-    Errors as of `quantize`.
+
+    Parameters
+    ----------
+    source, progress
+        See `quantize`; errors, too.
+    first
+        Of `FIRST_FIDELITY`, where there is a choice.
     """
-    return quantize(source, default_texts(source), progress=progress)
+    fidelity = FIRST_FIDELITY if first and not scale_source(source).fixed else None
+    return quantize(source, default_texts(source), fidelity=fidelity, progress=progress)

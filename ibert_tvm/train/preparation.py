@@ -53,7 +53,7 @@ def prepare(
         One of `ibert_tvm.model.heads.HEADS`.
     seq_len
         Calibration texts are truncated to this many tokens, as for `ibert_tvm.quantize`.
-    fidelity : {"fast", "default", "best"}
+    fidelity : {"fast", "quick", "default", "best"}
         How scales are chosen, preset "accurate".
     learn_scales
         Train the scales of matrix operands too (LSQ). Otherwise they stay as calibrated.

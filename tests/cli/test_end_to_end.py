@@ -102,6 +102,7 @@ def test_quantize_says_what_it_did(
         "head": "none",
         "architecture": "bert",
         "calibration_texts": 3,
+        "calibration_sequences": 3,
         "seq_len": 8,
         "notes": [],
     }

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.cli.tables import Table, printable, record_table, width
+from ibert_tvm.cli.tables import Table, record_table, width
+from ibert_tvm.common.terminal import printable
 from tests.commands import Outcome
 
 _LONG = "bert.encoder.layer.0.attention.self.query"

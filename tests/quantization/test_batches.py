@@ -78,6 +78,16 @@ def test_models_of_pairs_are_calibrated_with_pairs_too(head, labels, pairs):
     assert seen.texts == [("a", "b")]
 
 
+def test_few_of_many_texts_are_spread_over_all():
+    texts = ["x" * length for length in range(1, 11)]
+    for most, kept in ((4, [1, 3, 6, 8]), (10, list(range(1, 11))), (None, list(range(1, 11)))):
+        options = CalibrationOptions(seq_len=8, most_texts=most).observation
+        (batch, *rest) = batches_of(SimpleNamespace(info=INFO), texts, options, Words())
+        found = [batch, *rest]
+        ids = np.concatenate([each.inputs["input_ids"][each.mask] for each in found])
+        assert sorted(ids.tolist()) == kept
+
+
 def test_texts_are_truncated_to_the_sequence_length():
     (batch,) = batches_of_texts(["word " * 40], Words(), INFO, 5)
     assert batch.inputs["input_ids"].shape == (8, 5)

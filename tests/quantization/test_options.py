@@ -36,6 +36,7 @@ def test_a_setting_that_there_is_not_is_refused() -> None:
         {"percentile": 0.999},
         {"alphas": (1.0,)},
         {"sample_tokens": 0},
+        {"most_texts": 0},
         {"margin": 0.9},
         {"margin": 5.0},
         {"margin": float("nan")},
@@ -56,7 +57,7 @@ def test_settings_without_meaning_are_refused(
 
 def test_no_two_groups_have_a_setting_of_one_name() -> None:
     names = [field.name for group in (Observation, Forms, Search) for field in fields(group)]
-    assert len(names) == len(set(names)) == 21
+    assert len(names) == len(set(names)) == 22
 
 
 def test_artefacts_record_settings_by_their_own_names() -> None:

@@ -12,7 +12,8 @@ import time
 
 import pytest
 
-from ibert_tvm.cli.progress import Estimate, clock
+from ibert_tvm import progress as progress_module
+from ibert_tvm.progress import Estimate, clock, progress
 
 
 class _Clock:
@@ -85,7 +86,7 @@ _JOB = """
 import logging, sys, time
 from ibert_tvm import targets
 from ibert_tvm.cli import main
-from ibert_tvm.cli.progress import progress
+from ibert_tvm.progress import progress
 def job():
     with progress({"import [the] model": 1, "calibrating": 1}) as line:
         time.sleep(0.3)
@@ -152,8 +153,21 @@ def test_an_interrupt_leaves_one_line() -> None:
     assert "Traceback" not in seen
 
 
+def test_elsewhere_there_is_a_line_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert progress_module._EVERY == 10
+    monkeypatch.setattr(progress_module, "_EVERY", 0.01)
+    with progress({"importing": 1, "calibrating": 3}) as line:
+        line.step("calibrating", "calibrating\x1b[2J")
+        line.advance(1, 2)
+        time.sleep(0.2)
+    first, *_ = capsys.readouterr().err.splitlines()[-3:]
+    assert re.fullmatch(r"calibrating\\x1b\[2J: 62% done, 0:00, 0:00 left", first)
+
+
 @pytest.mark.slow
-def test_elsewhere_there_is_none() -> None:
+def test_a_short_job_elsewhere_says_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", _JOB], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "WARNING: a warning\n")
     told = subprocess.run(

@@ -1,18 +1,21 @@
-"""One line of progress on stderr, only when that is a terminal: what is done, and what is left."""
+"""Progress on stderr: a bar on a terminal, elsewhere a line every ten seconds."""
 
 from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
-from .tables import printable
+from .common.terminal import printable
 
 _logger = logging.getLogger(__name__)
 
+_EVERY = 10.0
+"""Seconds between lines."""
 _SOON = 0.05
 """Share of the work that has to be done before its time says anything."""
 
@@ -123,7 +126,7 @@ class Line:
 def progress(
     shares: Mapping[str, float] | str, limit: float | None = None, text: str = ""
 ) -> Iterator[Line]:
-    """Show a line on a terminal, and nothing elsewhere, where the log has the steps.
+    """Show a bar on a terminal; elsewhere a line every ten seconds, beside the steps in the log.
 
     Parameters
     ----------
@@ -142,10 +145,36 @@ def progress(
     steps = {shares: 1.0} if isinstance(shares, str) else shares
     first = next(iter(steps))
     estimate = Estimate(steps, limit)
-    with _bar(estimate) if sys.stderr.isatty() else nullcontext(_logger.info) as show:
+    with _bar(estimate) if sys.stderr.isatty() else _lines(estimate) as show:
         line = Line(estimate, show)
         line.step(first, text)
         yield line
+
+
+@contextmanager
+def _lines(estimate: Estimate) -> Iterator[Callable[[str], None]]:
+    doing = ""
+    ended = threading.Event()
+
+    def show(text: str) -> None:
+        nonlocal doing
+        doing = text
+        _logger.info(text)
+
+    def tell() -> None:
+        while not ended.wait(_EVERY):
+            left = estimate.left
+            rest = "" if left is None else f", {clock(left)} left"
+            line = f"{doing}: {estimate.done:.0%} done, {clock(estimate.elapsed)}{rest}"
+            print(printable(line), file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield show
+    finally:
+        ended.set()
+        thread.join()
 
 
 @contextmanager
