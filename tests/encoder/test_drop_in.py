@@ -15,9 +15,10 @@ import pytest
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.model.scores import PAIRWISE, PRECISIONS
-from tests.encoder.small_encoders import bert, tiny
+from tests.encoder.small_encoders import tiny
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs
+from tests.integration.whole_models import minilm, minilm_folder
 from tests.snapshots import Messages
 
 Make = Callable[..., Encoder]
@@ -331,16 +332,42 @@ def test_cross_encoders_score_pairs(st: Any, encoder: Make, kind: str) -> None:
     assert bare == model.rerank("small world", documents, top_k=3)
 
 
-def test_a_whole_model_agrees_with_its_source(st: Any, tmp_path: Path) -> None:
-    """The same calls with the float model that the library was made of."""
+def test_minilm_answers_as_its_source(st: Any, tmp_path: Path) -> None:
+    """Examples of sentence-transformers' README and pages, with the float model and the library."""
     from ibert_tvm.compiler import compile as compile_model
-    from tests.encoder.small_encoders import save_bert
 
-    compile_model(bert(), "x86-64", [(4, 16)]).export(tmp_path / "bert.so")
-    model = Encoder(tmp_path / "bert.so")
-    source = st.SentenceTransformer(str(save_bert(tmp_path / "bert")), device="cpu")
-    assert model.prompts.items() <= source.prompts.items()
-    assert model.get_embedding_dimension() == source.get_embedding_dimension()
-    texts = [text for text in texts_of(12) if text]
-    similar = st.util.pairwise_cos_sim(model.encode(texts), source.encode(texts))
-    assert float(similar.min()) > 0.95
+    compile_model(minilm(), "host", [(8, 64)]).export(tmp_path / "minilm.so")
+    models = [Encoder(tmp_path / "minilm.so"), st.SentenceTransformer(str(minilm_folder()))]
+    sentences = [
+        "The weather is lovely today.",
+        "It's so sunny outside!",
+        "He drove to the stadium.",
+    ]
+    corpus = [
+        "A man is eating food.", "A man is eating a piece of bread.",
+        "The girl is carrying a baby.", "A man is riding a horse.", "A woman is playing violin.",
+        "Two men pushed carts.",
+        "A man is riding a white horse on an enclosed ground.", "A monkey is playing drums.",
+        "A cheetah is running behind its prey.",
+    ]  # fmt: skip
+    queries = ["A man is eating pasta.", "Someone in a gorilla costume is playing a set of drums."]
+    found = []
+    for model in models:
+        vectors = model.encode(sentences)
+        np.testing.assert_allclose(
+            model.similarity(vectors, vectors),
+            [[1, 0.6660, 0.1046], [0.6660, 1, 0.1411], [0.1046, 0.1411, 1]],
+            atol=0.03,
+        )
+        texts = model.encode_document(corpus, convert_to_tensor=True)
+        hits = st.util.semantic_search(
+            model.encode_query(queries, convert_to_tensor=True), texts, top_k=2
+        )
+        pairs = st.util.paraphrase_mining(model, corpus)
+        groups = st.util.community_detection(texts, min_community_size=2, threshold=0.7)
+        bits = model.encode(corpus, precision="ubinary")
+        places = [[hit["corpus_id"] for hit in each] for each in hits]
+        found.append((places, [pair[1:] for pair in pairs[:3]], groups, bits))
+    assert found[0][:3] == found[1][:3]
+    assert np.unpackbits(found[0][3] ^ found[1][3]).mean() < 0.03
+    assert models[0].get_embedding_dimension() == models[1].get_embedding_dimension()

@@ -21,6 +21,7 @@ from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.encoder.saved import SavedEncoderError
 from ibert_tvm.verification.certificate import Certificate, Check
 from tests.artefact.conftest import make_quantized
+from tests.encoder.small_encoders import bert
 from tests.snapshots import Messages
 
 Make = Callable[..., Encoder]
@@ -119,12 +120,15 @@ def test_what_was_changed_is_refused(
         Encoder(saved)
 
 
-def test_nothing_else_is_overwritten(encoder: Make, tmp_path: Path, messages: Messages) -> None:
+def test_nothing_else_is_overwritten(
+    saved: Path, encoder: Make, tmp_path: Path, messages: Messages
+) -> None:
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
-    with messages.raises(OutputError):
-        encoder("embedding").save_pretrained(tmp_path / "mine")
-    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    for folder in (tmp_path / "mine", saved):
+        (folder / "notes.txt").write_text("mine")
+        with messages.raises(OutputError):
+            encoder("embedding").save_pretrained(folder)
+        assert (folder / "notes.txt").read_text() == "mine"
 
 
 def test_a_saved_encoder_with_files_of_others_is_kept(encoder: Make, tmp_path: Path) -> None:
@@ -203,3 +207,23 @@ def test_a_model_beside_the_library_is_compiled_instead(
     assert made == [("model.ibert", "x86-64", 5)] and settings.truncate_dim == 2
     open_saved(saved, True, "x86-64", {})
     assert len(made) == 1
+
+
+@pytest.mark.slow
+def test_a_model_beside_a_library_gives_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    monkeypatch.setenv("SENTENCE_TRANSFORMERS_HOME", str(tmp_path / "hub"))
+    artefact = bert().save(tmp_path / "bert.ibert")
+    encoder = Encoder(artefact, target="x86-64", max_seq_length=8)
+    encoder.save_pretrained(tmp_path / "small-int8", model=artefact)
+    (tmp_path / "hub" / "models--me--small" / "snapshots").mkdir(parents=True)
+    shutil.copytree(
+        tmp_path / "small-int8", tmp_path / "hub" / "models--me--small" / "snapshots" / "12ab"
+    )
+    expected = encoder.encode(TEXTS)
+    encoder.library.metadata.path.unlink()
+    compiled = Encoder("me/small", target="x86-64")
+    assert compiled.library.metadata.path.is_relative_to(cache)
+    assert compiled.max_seq_length == 8
+    np.testing.assert_array_equal(compiled.encode(TEXTS), expected)
