@@ -14,6 +14,7 @@ import ibert_tvm as ibert
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.cache import quantised_once
+from tests.random_models import random_bert, random_ids
 
 from .qemu_board import FIRMWARE, link_firmware, run_firmware
 
@@ -23,23 +24,8 @@ VOCABULARY = 1000
 @quantised_once
 def small_bert() -> QuantizedModel:
     """Two layers, 128 wide, like BERT-Tiny but for its vocabulary; random weights."""
-    import torch
-    import transformers as hf
-
-    torch.manual_seed(11)
-    config = hf.BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=512,
-        max_position_embeddings=64,
-    )
-    model = hf.BertModel(config, add_pooling_layer=False).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:  # larger than the usual initialisation: differences must show
-                parameter.normal_(0, 0.15)
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 128, "intermediate_size": 512}
+    model = random_bert(11, 0.15, model={"add_pooling_layer": False}, **sizes)
     canonical = ibert.load(model, head="sentence_embedding", verify=False)
     names = list(canonical.info.inputs)
     batches = [inputs_for(names, 24, seed, VOCABULARY) for seed in range(2)]
@@ -50,14 +36,8 @@ def inputs_for(
     names: list[str], seq_len: int, seed: int, vocabulary: int, tokens: int | None = None
 ) -> dict[str, np.ndarray]:
     """One random sequence, int32 [1, seq_len]; padded behind `tokens` if that is given."""
-    random = np.random.default_rng(seed)
-    mask = np.ones((1, seq_len), "int32")
-    ids = random.integers(3, vocabulary, (1, seq_len)).astype("int32")
-    if tokens is not None:
-        mask[:, tokens:] = 0
-        ids[:, tokens:] = 0
-    kinds = random.integers(0, 2, (1, seq_len)).astype("int32")
-    values = {"input_ids": ids, "attention_mask": mask, "token_type_ids": kinds}
+    values = random_ids(vocabulary, 1, seq_len, seed, tokens, types=2)
+    values["input_ids"] *= values["attention_mask"]
     return {name: values[name] for name in names}
 
 

@@ -15,6 +15,7 @@ from tests.examples import examples
 from tests.frontend.architectures import make
 from tests.frontend.gated_modules import gated
 from tests.frontend.imports import calls_of, ops, run, verified
+from tests.random_models import random_bert
 
 VOCABULARY, WIDTH, HEADS = 37, 24, 3
 
@@ -248,18 +249,9 @@ def test_empty_tensors_are_joined_to_nothing():
 
 
 def tiny_bert(name):
-    import transformers as hf
-
-    torch.manual_seed(0)
-    config = hf.BertConfig(
-        vocab_size=41,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        intermediate_size=48,
-        max_position_embeddings=40,
-    )
-    return getattr(hf, name)(config).eval()
+    sizes = {"vocab_size": 41, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 48, "max_position_embeddings": 40}
+    return random_bert(0, None, name, **sizes)
 
 
 @pytest.mark.slow

@@ -9,19 +9,16 @@ import pytest
 from tvm import relax
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
-from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.logistic import SIGMOID, SILU
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from tests.examples import examples
-from tests.passes.execution import Compiled, inputs_of
+from tests.passes.execution import captured_in_intervals, check_compiled, inputs_of
 from tests.passes.models import ProgramBuilder
 from tests.passes.small import CHANNELS, small_program
-from tests.twins import runnable_target
 
 WIDE, SHORT = 2**15 - 1, 2**14 - 1
 
@@ -72,13 +69,7 @@ def program(seed: int, extreme: bool = False) -> IntegerProgram:
 def test_nothing_leaves_its_interval(seed: int, extreme: bool) -> None:
     p = program(seed, extreme)
     ids, mask = inputs_of(3, 5, 50, seed)
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    report = analyse_ranges(p.module, p.parameters, max_seq_len=8)
-    assert check_unbounded(p.module, inputs, p.parameters, report.details) == []
-    _, captured = evaluate_all(p.module, inputs, p.parameters)
-    for name, value in captured.items():
-        low, high = report.values[name]
-        assert low <= value.min() and value.max() <= high, name
+    _, captured = captured_in_intervals(p, {"input_ids": ids, "attention_mask": mask}, 8)
     assert np.unique(captured["out"]).size > 3
 
 
@@ -86,11 +77,7 @@ def test_nothing_leaves_its_interval(seed: int, extreme: bool) -> None:
     "target", examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-64-v3")
 )
 def test_compiled_programs_equal_the_specification(target: str) -> None:
-    runnable_target(target)
-    p = program(1)
-    ids, mask = inputs_of(3, 5, 50, 1)
-    (expected,) = evaluate(p.module, {"input_ids": ids, "attention_mask": mask}, p.parameters)
-    np.testing.assert_array_equal(Compiled(p, target, [(3, 5)])(ids, mask)[0], expected)
+    check_compiled(program(1), target, *inputs_of(3, 5, 50, 1))
 
 
 def test_a_factor_beyond_16_bits_is_cut() -> None:

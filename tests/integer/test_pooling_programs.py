@@ -9,9 +9,7 @@ import pytest
 from tvm import relax
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
-from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.pack_tokens import PackTokens
 from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
@@ -19,10 +17,9 @@ from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.logarithm import Logarithm
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from tests.examples import examples
-from tests.passes.execution import Compiled, inputs_of
+from tests.passes.execution import captured_in_intervals, check_compiled, inputs_of
 from tests.passes.models import ProgramBuilder
 from tests.passes.small import CHANNELS, small_program
-from tests.twins import runnable_target
 
 
 def seen_by_a_query(p: ProgramBuilder, x: relax.Var, mask: relax.Var, seed: int) -> relax.Call:
@@ -130,13 +127,7 @@ def test_unpadded_programs_give_the_same(seed: int) -> None:
 def test_nothing_leaves_its_interval(seed: int) -> None:
     p = program(seed)
     ids, mask = inputs_of(3, 5, 50, seed)
-    inputs = {"input_ids": ids, "attention_mask": mask}
-    report = analyse_ranges(p.module, p.parameters, max_seq_len=8)
-    assert check_unbounded(p.module, inputs, p.parameters, report.details) == []
-    _, captured = evaluate_all(p.module, inputs, p.parameters)
-    for name, value in captured.items():
-        low, high = report.values[name]
-        assert low <= value.min() and value.max() <= high, name
+    captured_in_intervals(p, {"input_ids": ids, "attention_mask": mask}, 8)
 
 
 @pytest.mark.slow
@@ -144,10 +135,6 @@ def test_nothing_leaves_its_interval(seed: int) -> None:
     "target", examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-64-v3")
 )
 def test_compiled_programs_equal_the_specification(target: str) -> None:
-    runnable_target(target)
-    p = program(1)
     ids, mask = inputs_of(3, 7, 50, 1)
     mask[2] = mask[2, ::-1]  # padding in front
-    expected = evaluate(p.module, {"input_ids": ids, "attention_mask": mask}, p.parameters)
-    for got, want in zip(Compiled(p, target, [(3, 7)])(ids, mask), expected, strict=True):
-        np.testing.assert_array_equal(got, want)
+    check_compiled(program(1), target, ids, mask)

@@ -10,15 +10,13 @@ from tvm import relax
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import LoweringError, RangeError
-from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
+from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram
 from tests.examples import examples
-from tests.passes.execution import Compiled, inputs_of
+from tests.passes.execution import captured_in_intervals, check_compiled, inputs_of
 from tests.passes.models import ProgramBuilder
 from tests.passes.small import CHANNELS, small_program
-from tests.twins import runnable_target
 
 
 def program(seed: int, high: int = 2**15 - 1) -> IntegerProgram:
@@ -61,12 +59,7 @@ def arrays(batch: int, length: int, seed: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("seed", examples(range(8), 0))
 def test_nothing_leaves_its_interval(seed: int, high: int) -> None:
     p, inputs = program(seed, high), arrays(3, 5, seed)
-    report = analyse_ranges(p.module, p.parameters, max_seq_len=8)
-    assert check_unbounded(p.module, inputs, p.parameters, report.details) == []
-    _, captured = evaluate_all(p.module, inputs, p.parameters)
-    for name, value in captured.items():
-        low, bound = report.values[name]
-        assert low <= value.min() and value.max() <= bound, name
+    report, captured = captured_in_intervals(p, inputs, 8)
     assert report.values["up.magnitude"][0] == 1
     assert max(report.details[name].width for name in ("up.rows", "up.scaled")) <= 32
     # Wherever a row has an entry, its largest one is +-127.
@@ -78,12 +71,7 @@ def test_nothing_leaves_its_interval(seed: int, high: int) -> None:
     "target", examples(["x86-64-v3", "x86-avx512-vnni", "x86-avx-vnni", "x86-64"], "x86-64-v3")
 )
 def test_compiled_programs_equal_the_specification(target: str) -> None:
-    runnable_target(target)
-    p, inputs = program(1), arrays(3, 5, 1)
-    (expected,) = evaluate(p.module, inputs, p.parameters)
-    (found,) = Compiled(p, target, [(3, 5)])(*inputs.values())
-    np.testing.assert_array_equal(found, expected)
-    assert np.unique(expected).size > 50
+    check_compiled(program(1), target, *arrays(3, 5, 1).values())
 
 
 def test_a_row_of_its_own_is_the_same_in_any_batch() -> None:

@@ -8,6 +8,7 @@ import ibert_tvm as ibert
 from ibert_tvm.model.artefact import QuantizedModel
 from tests.cache import quantised_once
 from tests.frontend.gated_modules import VOCABULARY, gated
+from tests.random_models import random_ids
 
 # Both gates, both norms of a text model, both ways to write two projections.
 MODELS = {
@@ -19,12 +20,7 @@ MODELS = {
 
 def inputs(batch: int, length: int, seed: int, tokens: int | None = None) -> dict[str, np.ndarray]:
     """Random ids; the last row has so many tokens, by default all, and padding behind them."""
-    random = np.random.default_rng(seed)
-    mask = np.ones((batch, length), np.int32)
-    if tokens is not None:
-        mask[-1, tokens:] = 0
-    ids = random.integers(2, VOCABULARY, (batch, length)).astype(np.int32)
-    return {"input_ids": ids, "attention_mask": mask}
+    return random_ids(VOCABULARY, batch, length, seed, tokens)
 
 
 @quantised_once

@@ -11,6 +11,7 @@ from ibert_tvm.model.artefact import QuantizedModel
 from tests.cache import quantised_once
 from tests.frontend.gated_modules import gated
 from tests.integration import gated_model
+from tests.random_models import random_bert, random_ids
 
 if TYPE_CHECKING:
     from ibert_tvm.quantization import CalibrationOptions
@@ -22,10 +23,9 @@ def inputs(
     name: str, batch: int, length: int, seed: int, tokens: int | None = None
 ) -> dict[str, np.ndarray]:
     """Random ids; the last row has so many tokens, by default all, and padding behind them."""
-    arrays = gated_model.inputs(batch, length, seed, tokens)
-    if name == "bert":
-        arrays["token_type_ids"] = np.zeros((batch, length), np.int32)
-    return arrays
+    if name == "gated":
+        return gated_model.inputs(batch, length, seed, tokens)
+    return random_ids(VOCABULARY, batch, length, seed, tokens, types=1)
 
 
 @quantised_once
@@ -56,22 +56,9 @@ def _quantised(name: str, options: CalibrationOptions) -> QuantizedModel:
 def _bert() -> object:
     """Two layers; GELU's output has channels far larger than the others."""
     import torch
-    import transformers as hf
 
-    torch.manual_seed(0)
-    config = hf.BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=64,
-    )
-    model = hf.AutoModel.from_config(config, attn_implementation="eager").eval()
+    model = random_bert(0, vocab_size=VOCABULARY)
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 2:
-                parameter.normal_(0, 0.1)
         for layer in model.encoder.layer:
             layer.intermediate.dense.weight[5] *= 30
     return model

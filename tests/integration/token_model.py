@@ -19,6 +19,7 @@ from tests.frontend.token_modules import (
     Seen,
     made,
 )
+from tests.random_models import random_ids
 
 MODELS: dict[str, tuple[Any, ...]] = {
     "neighbours": (Neighbours, "relu6", True),
@@ -36,15 +37,10 @@ TOKENS = {"registers": PATCHES + 3, "places": PATCHES + 1, "seen": PATCHES}
 
 def float_inputs(name: str, batch: int, length: int, seed: int, tokens: int | None = None) -> Any:
     """Images, or ids and a mask; the last row has so many tokens, and padding behind them."""
-    random = np.random.default_rng(seed)
     if name in TOKENS:
-        pixels = random.normal(size=(batch, PLANES, SIDE, SIDE))
+        pixels = np.random.default_rng(seed).normal(size=(batch, PLANES, SIDE, SIDE))
         return {"pixel_values": pixels.astype(np.float32)}
-    mask = np.ones((batch, length), np.int32)
-    if tokens is not None:
-        mask[-1, tokens:] = 0
-    ids = random.integers(2, VOCABULARY, (batch, length)).astype(np.int32)
-    return {"input_ids": ids, "attention_mask": mask}
+    return random_ids(VOCABULARY, batch, length, seed, tokens)
 
 
 def inputs(

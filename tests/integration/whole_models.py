@@ -15,6 +15,7 @@ from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.runtime import Library
 from ibert_tvm.texts import data_file
 from tests.cache import quantised_once
+from tests.random_models import random_bert
 
 Inputs = dict[str, np.ndarray]
 
@@ -42,19 +43,9 @@ def minilm(head: str | None = None, preset: str = "accurate") -> QuantizedModel:
 @quantised_once
 def one_layer() -> QuantizedModel:
     """A BERT of one layer with random weights, for 90 words and 40 positions."""
-    import torch
-    import transformers as hf
-
-    torch.manual_seed(3)
-    config = hf.BertConfig(
-        vocab_size=90,
-        hidden_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        intermediate_size=72,
-        max_position_embeddings=40,
-    )
-    canonical = ibert.load(hf.BertModel(config).eval(), head="none", verify=False)
+    sizes = {"vocab_size": 90, "hidden_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 72, "max_position_embeddings": 40}
+    canonical = ibert.load(random_bert(3, None, **sizes), head="none", verify=False)
     names = list(canonical.info.inputs)
     batches = [random_inputs(names, 2, 24, 90, seed, padding=False) for seed in range(2)]
     return ibert.quantize(canonical, calibration=batches)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import tvm
 from tvm import relax
 
-from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
+from ibert_tvm.relay_passes.integer.ranges import RangeReport, analyse_ranges
+from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram, function_name
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets.build import build_executable
@@ -42,6 +46,34 @@ def inputs_of(
     for row in range(1, batch):
         mask[row, 0 if row == 1 else max(1, seq_len // 2) :] = 0
     return ids, mask
+
+
+def captured_in_intervals(
+    program: IntegerProgram, inputs: Mapping[str, np.ndarray], max_seq_len: int | None = None
+) -> tuple[RangeReport, dict[str, np.ndarray]]:
+    """Evaluate a program: no value or stage leaves its interval, in unbounded integers too.
+
+    Returns
+    -------
+    report, captured
+        The proven intervals, and all values by name.
+    """
+    report = analyse_ranges(program.module, program.parameters, max_seq_len=max_seq_len)
+    assert check_unbounded(program.module, inputs, program.parameters, report.details) == []
+    _, captured = evaluate_all(program.module, inputs, program.parameters)
+    for name, value in captured.items():
+        low, high = report.values[name]
+        assert low <= value.min() and value.max() <= high, name
+    return report, captured
+
+
+def check_compiled(program: IntegerProgram, target: str, ids: np.ndarray, mask: np.ndarray) -> None:
+    """Compile a program for this processor, and compare it with its specification."""
+    expected = reference(program, ids, mask)
+    for got, want in zip(Compiled(program, target, [ids.shape])(ids, mask), expected, strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want)
+        assert np.unique(want).size > 3, "a constant output would prove nothing"
 
 
 def reference(program: IntegerProgram, ids: np.ndarray, mask: np.ndarray) -> list[np.ndarray]:
