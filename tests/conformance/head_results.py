@@ -19,7 +19,6 @@ import torch
 import transformers
 
 from ibert_tvm import Encoder
-from ibert_tvm.adapters.transformers import IbertModel, pipeline
 from ibert_tvm.model.tokenizer_behaviour import PROBES
 from tests.conformance.evaluated import float_encoder
 
@@ -119,6 +118,8 @@ def classes_of_pairs(folder: Path, encoder: Encoder) -> None:
 
 def classes(folder: Path, encoder: Encoder, texts: Sequence[Any] = REVIEWS) -> None:
     """A text classification pipeline: labels, scores and their order."""
+    from ibert_tvm.adapters.transformers import pipeline  # which takes seconds
+
     source = transformers.pipeline("text-classification", str(folder), device="cpu", top_k=None)
     same_ids(source.tokenizer, encoder, texts, encoder.max_seq_length)
     given = [{"text": t[0], "text_pair": t[1]} if isinstance(t, tuple) else t for t in texts]
@@ -138,6 +139,8 @@ def classes(folder: Path, encoder: Encoder, texts: Sequence[Any] = REVIEWS) -> N
 
 def entities(folder: Path, encoder: Encoder) -> None:
     """A token classification pipeline: words, places, labels, scores and groups."""
+    from ibert_tvm.adapters.transformers import pipeline
+
     source = transformers.pipeline("token-classification", str(folder), device="cpu")
     same_ids(source.tokenizer, encoder, SENTENCES, encoder.max_seq_length)
     exact = float_encoder(folder)
@@ -244,6 +247,8 @@ def _output(tokens: Mapping[str, torch.Tensor], method: str, encoder: Encoder) -
 def _with_integers(source: Any, encoder: Encoder, method: str) -> None:
     """Let a pipeline of transformers read what the integers give."""
     config = source.model.config
+    from ibert_tvm.adapters.transformers import IbertModel
+
     source.model = IbertModel(encoder, encoder.output_name(method), "logits")
     source.model.config = config
 

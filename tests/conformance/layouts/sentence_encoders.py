@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
 
 from ibert_tvm import Encoder
 from ibert_tvm.frontend.source_tokenizer import PROBES
@@ -52,6 +51,8 @@ def same_order(found: np.ndarray, wanted: np.ndarray) -> None:
 
 def like_sentence_transformers(folder: Path, ours: Encoder) -> None:
     """Length, ids, embeddings with and without prompts, and the order of similarities."""
+    from sentence_transformers import SentenceTransformer  # which takes seconds
+
     theirs = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     room = ours.library.metadata.info.max_sequence_length or _LONGEST
     assert ours.max_seq_length == min(theirs.max_seq_length or _LONGEST, room, _LONGEST)
@@ -107,6 +108,8 @@ def _saved_by_the_library(folder: Path) -> None:
     source = folder.with_name("source")
     source.mkdir()
     _folder(MEAN, NORMALIZE, files=_limited() | _prompts(query="query: "))(source)
+    from sentence_transformers import SentenceTransformer
+
     SentenceTransformer(str(source), device="cpu").save_pretrained(str(folder))
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sentence_transformers import SparseEncoder
-from sentence_transformers.multi_vector_encoder import MultiVectorEncoder
 
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import UsageError
@@ -38,6 +36,8 @@ _FILL_MASK = {"sentence_bert_config.json": {"transformer_task": "fill-mask"}}
 
 def weights_of_words(folder: Path, encoder: Encoder) -> None:
     """A `SparseEncoder`: ids, weights, and similarities."""
+    from sentence_transformers import SparseEncoder  # which takes seconds
+
     source = SparseEncoder(str(folder), device="cpu", local_files_only=True)
     same_ids(source.tokenizer, encoder, TEXTS, encoder.max_seq_length)
     texts = list(TEXTS)
@@ -50,6 +50,8 @@ def weights_of_words(folder: Path, encoder: Encoder) -> None:
 
 def vectors_of_tokens(folder: Path, encoder: Encoder) -> None:
     """A `MultiVectorEncoder`: ids, and a vector of every token of a text."""
+    from sentence_transformers.multi_vector_encoder import MultiVectorEncoder
+
     source = MultiVectorEncoder(str(folder), device="cpu", local_files_only=True)
     same_ids(source.tokenizer, encoder, TEXTS, encoder.max_seq_length)
     texts = list(TEXTS)
