@@ -45,17 +45,23 @@ def random_bert(
 
 
 def random_ids(
-    vocabulary: int, batch: int, length: int, seed: int, tokens: int | None = None, types: int = 0
+    vocabulary: int,
+    batch: int,
+    length: int,
+    seed: int,
+    tokens: int | None = None,
+    types: int = 0,
+    first: int = 2,
 ) -> dict[str, np.ndarray]:
     """Random ids; the last row has so many tokens, by default all, and padding behind them.
 
-    With `types`, token types too: all 0 for 1, and of two kinds for 2.
+    With `types`, token types too: all 0 for 1, and of two kinds for 2. Ids begin at `first`.
     """
     random = np.random.default_rng(seed)
     mask = np.ones((batch, length), np.int32)
     if tokens is not None:
         mask[-1, tokens:] = 0
-    ids = random.integers(3, vocabulary, (batch, length)).astype(np.int32)
+    ids = random.integers(first, vocabulary, (batch, length)).astype(np.int32)
     arrays = {"input_ids": ids, "attention_mask": mask}
     if types:
         arrays["token_type_ids"] = random.integers(0, types, (batch, length)).astype(np.int32)

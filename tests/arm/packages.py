@@ -36,7 +36,7 @@ def inputs_for(
     names: list[str], seq_len: int, seed: int, vocabulary: int, tokens: int | None = None
 ) -> dict[str, np.ndarray]:
     """One random sequence, int32 [1, seq_len]; padded behind `tokens` if that is given."""
-    values = random_ids(vocabulary, 1, seq_len, seed, tokens, types=2)
+    values = random_ids(vocabulary, 1, seq_len, seed, tokens, types=2, first=3)
     values["input_ids"] *= values["attention_mask"]
     return {name: values[name] for name in names}
 

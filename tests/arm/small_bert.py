@@ -13,7 +13,7 @@ VOCABULARY = 90
 
 def inputs(batch: int, seq_len: int, seed: int, tokens: int | None = None) -> dict[str, np.ndarray]:
     """Random ids and token types; the last row has so many tokens, and padding behind them."""
-    return random_ids(VOCABULARY, batch, seq_len, seed, tokens, types=2)
+    return random_ids(VOCABULARY, batch, seq_len, seed, tokens, types=2, first=3)
 
 
 @quantised_once
