@@ -32,7 +32,7 @@ from .models import MODELS, Cell
 from .peers import find_peer
 from .process import WorkerError, build_artefact
 from .report import machine_lines, table
-from .store import new_result, save
+from .store import new_result, save_with_text
 
 __all__ = ["WAYS", "Turn", "main", "take_turn"]
 
@@ -255,9 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
     except WorkerError as error:
         LOG.error("%s", error)
         return 1
-    files = [options.output.with_name(options.output.name + end) for end in (".json", ".md")]
-    save(result, files[0])
-    files[1].write_text(_markdown(result), encoding="utf-8")
+    files = save_with_text(result, _markdown(result), options.output)
     json.dump({"written": [str(file) for file in files]}, sys.stdout)
     sys.stdout.write("\n")
     return 0

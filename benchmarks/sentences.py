@@ -540,7 +540,7 @@ def main(arguments: list[str] | None = None) -> int:
     from ibert_tvm.demo import find_model
 
     from .machine import describe_machine, describe_software
-    from .store import save
+    from .store import save_with_text
 
     given = options.model
     options.model = (given or find_model()).absolute()
@@ -573,11 +573,9 @@ def main(arguments: list[str] | None = None) -> int:
         for threads in options.threads:
             result["rows"] += _measure(options, ready, kind, threads)
     _add_earlier(result, document)
-    save(result, document)
-    report = options.output.with_name(options.output.name + ".md")
-    report.write_text(_markdown(result), encoding="utf-8")
+    files = save_with_text(result, _markdown(result), options.output)
     draw(result, options.output.with_name(options.output.name + ".png"))
-    LOG.info("wrote %s and %s", document, report)
+    LOG.info("wrote %s and %s", *files)
     return 0
 
 

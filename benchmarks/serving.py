@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,8 +39,9 @@ import psutil
 
 from .measure import busy_seconds
 from .process import ending_with_this
+from .store import new_result, save_with_text
 
-__all__ = ["Load", "main", "requests_of"]
+__all__ = ["Load", "begin", "main", "parser_of", "requests_of", "texts_of"]
 
 ROOT = Path(__file__).resolve().parent.parent
 LOG = logging.getLogger("benchmarks")
@@ -278,7 +279,7 @@ def _started(name: str, command: list[str]) -> Iterator[Server]:
 def _measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
     from ibert_tvm import Encoder
 
-    texts = _texts(options.cache)
+    texts = texts_of(options.cache)
     expected = Encoder(options.library).encode(texts)
     requests = requests_of(texts, 100_000)
 
@@ -362,7 +363,7 @@ def _flooded(options: argparse.Namespace, driven: Any) -> dict[str, Any]:
     }
 
 
-def _texts(cache: Path) -> list[str]:
+def texts_of(cache: Path) -> list[str]:
     """The held-out texts and some lines of documentation, as long and short as these are."""
     from .texts import documentation, texts
 
@@ -439,12 +440,46 @@ def _counted(statuses: dict[str, int]) -> str:
     return ", ".join(f"{count} answers of {status}" for status, count in statuses.items())
 
 
-def _parse(arguments: list[str] | None) -> argparse.Namespace:
+def begin(options: argparse.Namespace, settings: Sequence[str]) -> dict[str, Any]:
+    """An empty result, with some of the options; makes the library where none is given."""
+    from ibert_tvm.demo import find_model
+    from ibert_tvm.encoder.prepared import Options, prepared_library
+
+    given = options.model
+    options.model = (given or find_model()).absolute()
+    if options.library is None:
+        os.environ["XDG_CACHE_HOME"] = str(options.cache / "ibert")
+        options.library = prepared_library(options.model, Options())
+    name = "all-MiniLM-L6-v2" if given is None else options.model.name
+    return new_result([], {"model": name, **{one: getattr(options, one) for one in settings}})
+
+
+def parser_of(module: str, text: str | None, output: str) -> argparse.ArgumentParser:
+    """The options that benchmarks of servers share."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.serving",
-        description=__doc__,
+        prog=f"python -m benchmarks.{module}",
+        description=text,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--workers", type=int, default=1, help="of `ibert serve`")
+    parser.add_argument("--library", type=Path, help="default: made of the model, once")
+    parser.add_argument("--model", type=Path, help="model folder (default: all-MiniLM-L6-v2)")
+    parser.add_argument("--cache", type=_absolute, default=ROOT / "build" / "bench" / "sentences")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=ROOT / "benchmarks" / "results" / output,
+        help="path of the result without suffix; .md and .json are written",
+    )
+    return parser
+
+
+def _absolute(word: str) -> Path:
+    return Path(word).absolute()
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = parser_of("serving", __doc__, "serving")
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated")
     parser.add_argument("--clients", type=int, default=64)
@@ -452,17 +487,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--turn", type=float, default=10.0, help="seconds of a turn")
     parser.add_argument("--extra", type=float, default=20.0, help="seconds of flood and of kills")
     parser.add_argument("--threads", type=int, default=cores)
-    parser.add_argument("--workers", type=int, default=1, help="of `ibert serve`")
     parser.add_argument("--backends-python", type=Path, help="Python with optimum's packages")
-    parser.add_argument("--library", type=Path, help="default: made of the model, once")
-    parser.add_argument("--model", type=Path, help="model folder (default: all-MiniLM-L6-v2)")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench" / "sentences")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=ROOT / "benchmarks" / "results" / "serving",
-        help="path of the result without suffix; .md and .json are written",
-    )
     options = parser.parse_args(arguments)
     options.peers = options.peers.split(",")
     unknown = [name for name in options.peers if name not in PEERS]
@@ -470,7 +495,6 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         parser.error(f"--peers: {unknown[0]!r} is not valid; known: {', '.join(PEERS)}")
     if min(options.clients, options.seconds, options.turn, options.extra, options.threads) <= 0:
         parser.error("numbers must be positive")
-    options.cache = options.cache.absolute()
     return options
 
 
@@ -478,42 +502,14 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the benchmark; returns the exit code."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     options = _parse(arguments)
-    from ibert_tvm.demo import find_model
-    from ibert_tvm.encoder.prepared import Options, prepared_library
-
-    from .machine import describe_machine, describe_software
-    from .store import save
-
-    given = options.model
-    options.model = (given or find_model()).absolute()
-    if options.library is None:
-        os.environ["XDG_CACHE_HOME"] = str(options.cache / "ibert")
-        options.library = prepared_library(options.model, Options())
-    result: dict[str, Any] = {
-        "machine": describe_machine(),
-        "software": describe_software(),
-        "settings": {
-            "model": "all-MiniLM-L6-v2" if given is None else options.model.name,
-            "clients": options.clients,
-            "seconds": options.seconds,
-            "turn": options.turn,
-            "threads": options.threads,
-            "workers": options.workers,
-        },
-        "skipped": {},
-        "rows": [],
-    }
+    result = begin(options, ("clients", "seconds", "turn", "threads", "workers"))
     for name in [n for n in options.peers if n.endswith("int8")]:
         if options.backends_python is None or not (options.cache / name).is_dir():
             reason = "it needs --backends-python, and to be built by benchmarks.sentences"
             result["skipped"][name] = reason
             options.peers.remove(name)
     _measure(options, result)
-    document = options.output.with_name(options.output.name + ".json")
-    save(result, document)
-    report = options.output.with_name(options.output.name + ".md")
-    report.write_text(_markdown(result), encoding="utf-8")
-    LOG.info("wrote %s and %s", document, report)
+    LOG.info("wrote %s and %s", *save_with_text(result, _markdown(result), options.output))
     return 0
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "merge",
     "new_result",
     "save",
+    "save_with_text",
 ]
 
 SCHEMA = 2
@@ -65,6 +66,14 @@ def save(result: dict[str, Any], path: Path) -> None:
     temporary = path.with_name(path.name + ".part")
     temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, path)
+
+
+def save_with_text(result: dict[str, Any], text: str, output: Path) -> list[Path]:
+    """Write the document and a text of it to a path without suffix; returns both paths."""
+    document, page = (output.with_name(output.name + suffix) for suffix in (".json", ".md"))
+    save(result, document)
+    page.write_text(text, encoding="utf-8")
+    return [document, page]
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from benchmarks.report import table
+from benchmarks.store import save_with_text
 
 __all__ = ["goals", "write_report"]
 
@@ -36,10 +36,7 @@ def write_report(result: dict[str, Any], output: Path) -> list[Path]:
     list of Path
         The files written.
     """
-    document, text = (output.with_name(output.name + suffix) for suffix in (".json", ".md"))
-    document.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    text.write_text(_markdown(result), encoding="utf-8")
-    return [document, text]
+    return save_with_text(result, _markdown(result), output)
 
 
 def goals(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -9,12 +9,12 @@ from typing import Any
 from benchmarks.goals import geometric_mean
 from benchmarks.models import describe
 from benchmarks.report import table
+from benchmarks.store import save_with_text
 
 from .cells import SPECS
 from .goals import KINDS, check_goals, groups_of, ratio
 from .limits import mma_limit, read_limit
 from .peers import BASELINE
-from .store import save
 
 __all__ = ["write_report"]
 
@@ -37,10 +37,7 @@ def write_report(result: dict[str, Any], output: Path) -> list[Path]:
     list of Path
         The files written.
     """
-    document, text = (output.with_name(output.name + suffix) for suffix in (".json", ".md"))
-    save(result, document)
-    text.write_text(_markdown(result), encoding="utf-8")
-    return [document, text]
+    return save_with_text(result, _markdown(result), output)
 
 
 def _markdown(result: Mapping[str, Any]) -> str:

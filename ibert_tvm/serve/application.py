@@ -14,6 +14,7 @@ import numpy as np
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import PlainTextResponse
 from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
@@ -26,10 +27,13 @@ from .batcher import ClosedError, OverloadedError, UnavailableError
 from .connections import refusals
 from .docs import docs_page
 from .documents import (
+    ANY_PATH,
+    MODELS,
     ClassifyRequest,
     EmbeddingsRequest,
     ReloadRequest,
     RerankRequest,
+    errors,
 )
 from .gate import Gate, error_document
 from .limits import Limits
@@ -127,7 +131,7 @@ def create_application(
 
 
 def _add_routes(application: FastAPI, service: Service) -> None:
-    @application.post("/v1/embeddings")
+    @application.post("/v1/embeddings", responses=errors(*MODELS))
     async def embeddings(request: EmbeddingsRequest) -> Response:
         """Vectors of texts, as OpenAI's embeddings."""
         with service.use(request.model, "encode") as model:
@@ -156,9 +160,9 @@ def _add_routes(application: FastAPI, service: Service) -> None:
             },
         )
 
-    @application.post("/rerank")
-    @application.post("/v1/rerank")
-    @application.post("/v2/rerank")
+    @application.post("/rerank", responses=errors(*MODELS))
+    @application.post("/v1/rerank", responses=errors(*MODELS))
+    @application.post("/v2/rerank", responses=errors(*MODELS))
     async def rerank(request: RerankRequest) -> Response:
         """Documents in the order of their relevance to a query, as Cohere's rerank."""
         with service.use(request.model, "rerank") as model:
@@ -183,7 +187,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
             },
         )
 
-    @application.post("/classify")
+    @application.post("/classify", responses=errors(*MODELS))
     async def classify(request: ClassifyRequest) -> Response:
         """Classes of texts, the likeliest first."""
         with service.use(request.model, "classify") as model:
@@ -194,7 +198,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
         classes = ranked_classes(logits, encoder.labels, request.top_k, function, least)
         return _answer(model, {"results": classes, "usage": {"total_tokens": tokens}})
 
-    @application.get("/v1/models")
+    @application.get("/v1/models", responses=errors(*ANY_PATH))
     async def models() -> Response:
         """The models, and what each can do."""
         listed = [
@@ -210,13 +214,13 @@ def _add_routes(application: FastAPI, service: Service) -> None:
         ]
         return _json({"object": "list", "data": listed})
 
-    @application.get("/health")
+    @application.get("/health", responses={503: {"description": "Nothing computes a model."}})
     async def health() -> Response:
         """Whether every model has something that computes it."""
         status, document = service.health()
         return _json(document, status)
 
-    @application.get("/metrics")
+    @application.get("/metrics", response_class=PlainTextResponse, responses=errors(*ANY_PATH))
     async def metrics() -> Response:
         """Counters and times, in the form of Prometheus."""
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
@@ -239,7 +243,7 @@ async def _vectors(model: Model, request: EmbeddingsRequest) -> tuple[NDArray[np
 
 
 def _add_reload(application: FastAPI, service: Service) -> None:
-    @application.post("/reload")
+    @application.post("/reload", responses=errors(*MODELS, 409))
     async def reload(request: ReloadRequest) -> Response:
         """Load models again from their files."""
         names = list(service.models) if request.model is None else [request.model]
@@ -256,7 +260,13 @@ def _add_reload(application: FastAPI, service: Service) -> None:
 
 
 def _add_docs(application: FastAPI) -> None:
-    page = docs_page(application.openapi())
+    document = application.openapi()
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            operation["responses"].pop("422", None)  # FastAPI's own answer; ours is 400
+    for name in ("HTTPValidationError", "ValidationError"):
+        document["components"]["schemas"].pop(name, None)
+    page = docs_page(document)
 
     @application.get("/docs", include_in_schema=False)
     async def docs() -> Response:
@@ -307,7 +317,8 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
 
 async def _answer_http(_request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _json(error_document(error.status_code, str(error.detail)), error.status_code)
+    document = error_document(error.status_code, str(error.detail))
+    return _json(document, error.status_code, error.headers)
 
 
 async def _answer_defect(_request: Request, _error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""What requests hold; everything else in them is refused or, where clients send it, ignored.
+"""What requests hold, and how errors are written; all else in a request is refused or ignored.
 
 Lists are read here and not by pydantic, which would make an error for every element and every type
 that it may have: the first element that is wrong ends the reading.
@@ -36,7 +36,7 @@ Model = Annotated[str | None, Field(description="Name of a model; may be left ou
 
 def _taking(**example: Any) -> ConfigDict:
     """What clients send besides is ignored; the example is shown at ``/docs``."""
-    return ConfigDict(extra="ignore", json_schema_extra={"examples": [example]})
+    return ConfigDict(extra="ignore", strict=True, json_schema_extra={"examples": [example]})
 
 
 class Document(BaseModel):
@@ -96,6 +96,43 @@ def _classify_inputs(value: Any) -> list[str | tuple[str, str]]:
 
 def _documents(value: Any) -> list[str]:
     return _items(value, _document, "a text or an object with a text")
+
+
+class Problem(BaseModel):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: None
+    code: int
+
+
+class Error(BaseModel):
+    """An error as OpenAI's clients read it."""
+
+    error: Problem
+
+
+_ERRORS = {
+    400: "The request cannot be answered; the message says why.",
+    401: "The API key is missing or wrong.",
+    404: "No model has that name.",
+    408: "The request did not arrive in time.",
+    409: "The library cannot take the place of the one that runs, which goes on.",
+    413: "The request is too large.",
+    429: "The server has too much to do; try again later.",
+    500: "The server failed; its log says why.",
+    503: "The request was not answered in time, or nothing computes the model now.",
+}
+ANY_PATH = (400, 401, 408, 413, 429)
+"""Errors before it is known what a request asks for."""
+MODELS = (*ANY_PATH, 404, 500, 503)
+"""Errors of a request that a model answers."""
+
+
+def errors(*statuses: int) -> dict[int | str, Any]:
+    """Errors of a route, for the OpenAPI document."""
+    return {status: {"model": Error, "description": _ERRORS[status]} for status in statuses}
 
 
 class EmbeddingsRequest(BaseModel):

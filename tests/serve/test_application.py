@@ -231,6 +231,21 @@ def test_rerank_and_classify_are_the_librarys(
     served()(use)
 
 
+def test_a_wrong_method_and_a_wrong_type_are_refused_as_documented(
+    served: Callable[..., Run],
+) -> None:
+    async def use(client: Any) -> None:
+        answer = await client.get("/rerank")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        answer = await client.post("/v1/embeddings", json={"input": "big", "truncate": 0})
+        assert answer.status_code == 400
+        paths = (await client.get("/openapi.json")).json()["paths"]
+        documented = paths["/v1/embeddings"]["post"]["responses"]
+        assert set(documented) == {str(s) for s in (200, 400, 401, 404, 408, 413, 429, 500, 503)}
+
+    served()(use)
+
+
 def test_answers_follow_the_sources_settings(
     served: Callable[..., Run], encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
