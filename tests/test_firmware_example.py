@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
     compiler = tmp_path / "fake-gcc"
     compiler.write_text(_COMPILER)
     compiler.chmod(0o755)
-    for name in ("one", "two"):
+    for name in ("one", "two", "with a space"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "ibert_model.h").write_text("#define IBERT_STACK_BYTES 512\n")
         (tmp_path / name / "libibert_model.a").write_text("")
@@ -50,3 +50,13 @@ def test_other_settings_build_anew(folder: Path) -> None:
     assert f"-L{folder}/two" in _builds(folder, f"PACKAGE={folder}/two", "TARGET=cortex-m3")[4]
     assert "stm32f405.ld" in _builds(folder, package, "BOARD=stm32f405")[5]
     assert len(_builds(folder, package, "BOARD=stm32f405")) == 6
+
+
+def test_a_package_in_a_folder_with_spaces(folder: Path) -> None:
+    package = f"PACKAGE={folder}/with a space"
+    (call,) = _builds(folder, package)
+    assert f"-L{folder}/with a space -libert_model" in call
+    assert "-Wl,--defsym=__stack_size=1536" in call
+    (folder / "with a space" / "libibert_model.a").unlink()
+    (folder / "with a space" / "Makefile").write_text("libibert_model.a:\n\ttouch $@\n")
+    assert len(_builds(folder, package)) == 2

@@ -171,7 +171,7 @@ int main(void) {
     }
   }
   if (file >= 0) host_close(written);
-  host_print("stack used: ");
+  host_print("stack used, by this program and the model: ");
   host_print_integer((int32_t)board_stack_used());
   host_print(" bytes, arena: ");
   host_print_integer(IBERT_ARENA_BYTES);

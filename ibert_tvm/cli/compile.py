@@ -49,6 +49,9 @@ def command(
     runtime
         What runs it: tvm (TVM's runtime), or none (plain C functions that need nothing else).
         [default: tvm where the target has it]
+
+    Other Parameters
+    ----------------
     require_load
         Fail where the library of another machine cannot be loaded under its emulator.
     prefix

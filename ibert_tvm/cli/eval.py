@@ -17,7 +17,7 @@ from .eval_task import TaskOptions, evaluate
 from .options import DeviceOption, ImportOptions, MaybeOne, check_device, parse_size
 from .result import CommandResult
 from .tables import Table, table_of
-from .why import TEXTS, shown
+from .why import MOST, TEXTS, shown
 
 if TYPE_CHECKING:
     from ..diagnosis import Diagnosis
@@ -36,6 +36,7 @@ def command(
     task: TaskOptions,
     max_drop: Annotated[float | None, Option(min=0, metavar="POINTS")] = None,
     why: bool = False,
+    all: bool = False,
     device: DeviceOption = None,
     source: ImportOptions,
 ) -> CommandResult:
@@ -51,18 +52,23 @@ def command(
     text
         Texts that calibration has not seen, one per line; by default the package's. A model of
         pairs is given each with the next.
+    limit
+        Use only the first texts.
+    why
+        Measure where a NAME.ibert loses quality: kinds of rounding and of operators, values, texts,
+        and what would help. Takes minutes; 8 texts unless --limit says more.
+    all
+        Show every layer, or every cause of loss, and not only the worst.
+    max_drop
+        Exit with code 5 where a metric of the task is lower than the float model's by more than so
+        many points (hundredths).
+
+    Other Parameters
+    ----------------
     seq_len
         Truncate the texts to this many tokens; by default 128 or all positions of a model that has
         fewer, and with --task what a library was compiled for (384 of a NAME.ibert that answers
         questions).
-    limit
-        Use only the first texts.
-    max_drop
-        Exit with code 5 where a metric of the task is lower than the float model's by more than so
-        many points (hundredths).
-    why
-        Measure where a NAME.ibert loses quality: kinds of rounding and of operators, values, texts,
-        and what would help. Takes minutes; 8 texts unless --limit says more.
 
     Examples
     --------
@@ -90,7 +96,7 @@ def command(
             todo="give --against FLOAT_MODEL, or --task and --data",
         )
     load = partial(source.load, against)
-    return compare(model, against, load, text, seq_len, limit, why, device)
+    return compare(model, against, load, text, seq_len, limit, why, device, all)
 
 
 def compare(
@@ -102,6 +108,7 @@ def compare(
     limit: int | None,
     why: bool = False,
     device: str | None = None,
+    every: bool = False,
 ) -> CommandResult:
     """Compare an integer model with its float original on texts.
 
@@ -112,13 +119,14 @@ def compare(
     load
         Gives the float model with a head of a name (`ibert_tvm.model.heads.HEADS`). It is not
         called before everything else is known to be fit, for it takes long.
-    text, seq_len, limit, why, device
+    text, seq_len, limit, why, device, every
         As `command` takes them.
     """
     from ..evaluation.evaluate import check_seq_len
     from ..model.artefact import read_info
     from ..progress import progress
     from ..runtime.library_file import read_metadata
+    from .process import interrupting
 
     texts = read_texts("--text", text or data_file("heldout.txt"), limit)
     check_device(device, rpc=None)
@@ -160,12 +168,15 @@ def compare(
             from ..diagnosis import diagnose
 
             chosen = texts if limit else _spread(texts, TEXTS)
-            result = diagnose(candidate, reference, chosen, seq_len=length, progress=line.advance)
-            lines = shown(result)
+            with interrupting():
+                result = diagnose(
+                    candidate, reference, chosen, seq_len=length, progress=line.advance
+                )
+            lines = shown(result, every)
         else:
             given = paired(texts) if info.reads_pairs else texts
             result = fidelity(candidate, reference, given, seq_len=length, progress=line.advance)
-            lines = _shown(result)
+            lines = _shown(result, every)
     document = {
         "model": str(model),
         "against": str(against),
@@ -181,13 +192,14 @@ def _spread(texts: Sequence[str], count: int) -> list[str]:
     return [texts[int(number * step)] for number in range(min(count, len(texts)))]
 
 
-def _shown(result: Fidelity) -> list[str | Table]:
-    """The agreement, and the layers as a table."""
+def _shown(result: Fidelity, every: bool) -> list[str | Table]:
+    """The agreement, and the layers that are furthest from the float model's, or all."""
     from ..evaluation.agreements import shown as rows_of
 
     head = f"{result.texts} texts, up to {result.seq_len} tokens, output {result.output}"
     shown: list[str | Table] = [head, Table((), rows_of(result.agreement))]
-    if result.layers:
+    layers = result.layers if every else sorted(result.layers, key=lambda x: x.cosine)[:MOST]
+    if layers:
         columns: dict[str, Callable[[LayerFidelity], str]] = {
             "layer": lambda layer: layer.name,
             "cosine": lambda layer: f"{layer.cosine:.5f}",
@@ -195,5 +207,7 @@ def _shown(result: Fidelity) -> list[str | Table]:
                 "-" if layer.relative_error is None else f"{layer.relative_error:.4f}"
             ),
         }
-        shown += ["", table_of(result.layers, columns)]
+        shown += ["", table_of(layers, columns)]
+        if len(layers) < len(result.layers):
+            shown.append(f"the furthest {MOST} of {len(result.layers)} layers; --all shows them")
     return shown

@@ -25,6 +25,7 @@ _RUNTIMES = {"tvm": "TVM", "none": "none: plain C functions (docs/c-api.md)"}
 def command(
     path: Path,
     *,
+    all: bool = False,
     source: HeadOptions,
     sbom: Path | None = None,
     verbose: bool = False,
@@ -36,6 +37,8 @@ def command(
     path
         A NAME.ibert folder, a compiled library or package, or a model to import: a Hugging Face
         folder, an ONNX file, an exported torch program (.pt2).
+    all
+        Show every value, parameter and kernel; -v adds every node of a model to import.
     sbom
         Write a bill of materials (CycloneDX) of an artefact to this file.
 
@@ -61,9 +64,9 @@ def command(
                 why="it is no artefact of ibert_tvm, but a model to import",
                 todo="give a NAME.ibert folder, a library or a package",
             )
-        return inspect_model(path, source, verbose)
+        return inspect_model(path, source, all, verbose)
     package = path.is_dir() and is_package(path)
-    result = inspect_package(path) if package else _inspect_artefact(path, verbose)
+    result = inspect_package(path) if package else _inspect_artefact(path, all or verbose)
     if sbom is None:
         return result
     from ..verification.materials import bill_of_materials
@@ -74,10 +77,10 @@ def command(
     return replace(result, shown=[*result.shown, f"wrote {sbom}"])
 
 
-def _inspect_artefact(path: Path, verbose: bool) -> CommandResult:
+def _inspect_artefact(path: Path, every: bool) -> CommandResult:
     document = document_of(path)
-    shown: list[str | Table] = [Table((), _lines(document, verbose))]
-    if document.get("device_code", {}).get("kernels"):
+    shown: list[str | Table] = [Table((), _lines(document, every))]
+    if every and document.get("device_code", {}).get("kernels"):
         shown += ["", _kernel_table(document["device_code"])]
     return CommandResult(document, shown)
 
@@ -92,7 +95,7 @@ def document_of(path: Path) -> JsonDict:
     return read_metadata(path).document()
 
 
-def _lines(document: JsonDict, verbose: bool) -> list[tuple[str, str]]:
+def _lines(document: JsonDict, every: bool) -> list[tuple[str, str]]:
     """Label and text of every line of the human form."""
     from ..compiler.statements import device_statements
     from ..quantization.source_scales import artefact_lines
@@ -151,9 +154,9 @@ def _lines(document: JsonDict, verbose: bool) -> list[tuple[str, str]]:
             ("calibration", _flat(document.get("calibration", {})) or "none"),
         ]
         if "source_scales" in document:
-            lines += artefact_lines(document["source_scales"], verbose)
+            lines += artefact_lines(document["source_scales"], every)
     lines += after_rows(ModelInfo.from_json(info))
-    if verbose:
+    if every:
         lines += [
             ("parameter", f"{p['name']}: {p['dtype']} {p['shape']}") for p in document["parameters"]
         ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 8
 
 
-def inspect_model(path: Path, source: HeadOptions, verbose: bool) -> CommandResult:
+def inspect_model(path: Path, source: HeadOptions, every: bool, verbose: bool) -> CommandResult:
     """Import a model and show the report; an import that is refused is shown up to there.
 
     Parameters
@@ -31,8 +31,10 @@ def inspect_model(path: Path, source: HeadOptions, verbose: bool) -> CommandResu
         A Hugging Face folder, an ONNX file or an exported torch program.
     source
         How it is imported.
+    every
+        Show every value and what was folded, not only how many.
     verbose
-        Show every node, not only where the nodes of a value stand.
+        Show every node of these, too, not only where they stand.
 
     Returns
     -------
@@ -61,10 +63,10 @@ def inspect_model(path: Path, source: HeadOptions, verbose: bool) -> CommandResu
     if model.given is not None:
         given = given_document(model, model.given, "accurate")
         document["quantisation"] = given
-        scales = model_lines(given, verbose)
+        scales = model_lines(given, every or verbose)
 
     summary = Table((), [*_summary(path, model), *scales])
-    return CommandResult(document, [summary, *_shown(model.report, verbose)])
+    return CommandResult(document, [summary, *_shown(model.report, every, verbose)])
 
 
 def _refused(path: Path, error: UnsupportedModelError, verbose: bool) -> CommandResult:
@@ -84,7 +86,7 @@ def _refused(path: Path, error: UnsupportedModelError, verbose: bool) -> Command
         "report": report.to_json(),
     }
 
-    shown = [*_shown(report, verbose), f"\nrefused: {error}"]
+    shown = [*_shown(report, True, verbose), f"\nrefused: {error}"]
     if report.source:
         shown.insert(0, Table((), [("source model", str(path)), ("source", report.source)]))
     return CommandResult(document, shown, ExitCode.MODEL)
@@ -122,8 +124,8 @@ def tokenizer_rows(info: JsonObject) -> list[tuple[str, str]]:
     if not said:
         return []
     compared = f", as {said['compared_with']} does" if "compared_with" in said else ""
-    texts = f"sha256 {said.get('sha256', '')[:16]} over probe texts {said.get('version', '')}"
-    return [("tokenizing", texts + compared)]
+    digest = f"ids of the probe texts have sha256 {said.get('sha256', '')[:16]}"
+    return [("tokenizing", digest + compared)]
 
 
 def after_rows(info: ModelInfo) -> list[tuple[str, str]]:
@@ -158,7 +160,7 @@ def _limited(items: Sequence[str]) -> str:
     return ", ".join([*items[:_SHOWN], *more])
 
 
-def _shown(report: ImportReport, verbose: bool) -> list[str | Table]:
+def _shown(report: ImportReport, every: bool, verbose: bool) -> list[str | Table]:
     matched = [
         (
             item.name,
@@ -175,6 +177,8 @@ def _shown(report: ImportReport, verbose: bool) -> list[str | Table]:
         Table(("folded", "what", "source nodes"), folded),
         Table(("refused", "source node", "layer", "why"), refused),
     )
+    if not (every or verbose):
+        return [f"{len(matched)} values, {len(folded)} foldings: --all shows each"]
     return [item for table in tables if table.rows for item in ("", table)]
 
 

@@ -103,13 +103,14 @@ class HeadOptions(ImportOptions):
     Attributes
     ----------
     head
-        Which head to import, of a model to import; auto takes what the model has.
+        Which head to import; auto takes what the model has.
     """
 
     head: Annotated[
         str,
         Option(
-            metavar=f"[auto|{'|'.join(HEADS)}]",
+            metavar="HEAD",
+            rich_help_panel="Options",
             parser=_head,
             autocompletion=_heads,
         ),

@@ -69,6 +69,19 @@ class _Signals:
         return 128 + number
 
 
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """Let Ctrl-C be a KeyboardInterrupt in the block, for work that then gives what it has."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Parse the arguments, run the command, print its result; return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)

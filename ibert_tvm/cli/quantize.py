@@ -49,9 +49,9 @@ class SearchOptions:
         which then does not take part in calibration.
     """
 
-    panel = "Search"
+    panel = "With --max-drop"
 
-    max_drop: float | None = None
+    max_drop: Annotated[float | None, Option(rich_help_panel="Options")] = None
     metric: Literal["cosine", "task"] = "cosine"
     target: str = "host"
     heldout: Path | None = None
@@ -86,6 +86,18 @@ def command(
     calibration
         Texts like those of later use, one per line, or token arrays by input name (.npz); by
         default English texts of many kinds, and none for a model that came with its scales.
+    fidelity
+        How close to come to the float model, preset accurate: fast has 2.5 times the error, is
+        smaller by 1 to 2%, and up to 6% faster with short texts; quick has 1.5 times the error, and
+        is quantised in a fifth of the time; best has a third of the error, which costs next to
+        nothing where the target multiplies 16 bits (AVX2, Cortex-M0 to -M7), and nearly twice the
+        time where it multiplies bytes. [default: default]
+    seq_len
+        Truncate the calibration texts to this many tokens. [default: 128, or all positions of the
+        model where these are fewer]
+
+    Other Parameters
+    ----------------
     calibration_columns
         The calibration file is a table (.csv, or tabs): columns of its texts, by name or, where it
         has no names, from 1; with a pair for a model of pairs.
@@ -95,17 +107,8 @@ def command(
         accurate; the formulas and constants of the paper; or the arithmetic of the code that was
         released with it, for I-BERT checkpoints. [default: accurate; released for a checkpoint that
         was trained with quantisation]
-    fidelity
-        How close to come to the float model, preset accurate: fast has 2.5 times the error, is
-        smaller by 1 to 2%, and up to 6% faster with short texts; quick has 1.5 times the error, and
-        is quantised in a fifth of the time; best has a third of the error,
-        which costs next to nothing where the target multiplies 16 bits (AVX2, Cortex-M0 to -M7),
-        and nearly twice the time where it multiplies bytes. [default: default]
     observer
         How the ranges of activations are chosen. [default: as the fidelity says]
-    seq_len
-        Truncate the calibration texts to this many tokens. [default: 128, or all positions of the
-        model where these are fewer]
     widen
         Of a quantised model: keep sums, LayerNorm and GELU's input in 16 bits over the range that
         the file gives them, instead of rounding them to its 8 bits.

@@ -3,7 +3,8 @@
 Positional parameters become arguments, keyword-only ones options. A parameter that is a frozen
 dataclass stands for its fields: those of a group of options that commands share, or the settings of
 a package's core. The help of each is its entry under ``Parameters`` or ``Attributes`` of the NumPy
-docstring; whatever else typer has to know is annotated.
+docstring; whatever else typer has to know is annotated. The help shows those under ``Other
+Parameters`` behind all others.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from ..common.strict_json import JsonObject
 if TYPE_CHECKING:
     from .result import CommandResult
 
+_RARE = "Less common"
 _SHORT = {"output": ["-o"], "verbose": ["-v"]}
 
 
@@ -95,12 +97,12 @@ def examples(command: Callable[..., CommandResult]) -> list[str]:
     return [line for line in sections(command).get("Examples", ()) if line.startswith("ibert ")]
 
 
-def _texts(documented: object) -> dict[str, str]:
-    """What a docstring says of parameters and attributes."""
+def _texts(documented: object, *names: str) -> dict[str, str]:
+    """What sections of a docstring say of parameters and attributes."""
     found: dict[str, str] = {}
     name = ""
     parts = sections(documented)
-    for line in [*parts.get("Parameters", ()), *parts.get("Attributes", ())]:
+    for line in [line for section in names for line in parts.get(section, ())]:
         if line.strip() and not line.startswith(" "):
             name = re.split(r"\W", line)[0]
         elif line.strip():
@@ -119,7 +121,8 @@ def command_of(function: Callable[..., CommandResult]) -> Callable[..., CommandR
     options: list[inspect.Parameter] = []
     groups: dict[str, tuple[Callable[..., object], list[str]]] = {}
     own = inspect.signature(function, eval_str=True).parameters
-    texts = _texts(function)
+    rare = _texts(function, "Other Parameters")
+    texts = _texts(function, "Parameters") | rare
     for name, parameter in own.items():
         kind, *extra = _parts(parameter.annotation)
         if is_dataclass(kind):
@@ -130,7 +133,9 @@ def command_of(function: Callable[..., CommandResult]) -> Callable[..., CommandR
             argument = parameter.kind is not parameter.KEYWORD_ONLY
             if argument:
                 extra.append(Argument())
-            options.append(_option(name, kind, extra, parameter.default, texts))
+            panel = _RARE if name in rare else ""
+            options.append(_option(name, kind, extra, parameter.default, texts, panel))
+    options.sort(key=lambda option: option.name in rare)
     options += _fields(Messages)
 
     def call(**given: Any) -> CommandResult:
@@ -154,7 +159,11 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 def _fields(kind: Any, settings: Settings = Settings({})) -> list[inspect.Parameter]:
     """Options of a dataclass."""
     hints = get_type_hints(kind, include_extras=True)
-    texts = {name: text for c in reversed(kind.__mro__) for name, text in _texts(c).items()}
+    texts = {
+        name: text
+        for c in reversed(kind.__mro__)
+        for name, text in _texts(c, "Parameters", "Attributes").items()
+    }
     found = []
     for field in fields(kind):
         if field.name in settings.without:

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 TEXTS = 8
 """Texts that a diagnosis takes by default, spread over the file."""
 
+MOST = 5
+"""Causes of loss, or layers, that are shown unless all are asked for."""
 _UNIT = 1e4
 _LONGEST = 60
 
 
-def shown(result: Diagnosis) -> list[str | Table]:
-    """Return the lines and tables of a diagnosis."""
+def shown(result: Diagnosis, every: bool = False) -> list[str | Table]:
+    """Return the lines and tables of a diagnosis: of the largest losses, or of every one."""
     error = result.error
     head = (
         f"{result.texts} texts, {result.tokens} tokens, output {result.output}; "
@@ -44,10 +46,10 @@ def shown(result: Diagnosis) -> list[str | Table]:
             "worst text": lambda loss: _number(loss.alone_max),
             "gained without": lambda loss: _gain(error, loss.without),
         }
-        lines += ["", table_of(losses, columns_of_losses)]
-        rest = len(result.losses) - len(losses)
-        if rest:
-            lines.append(f"{rest} more kinds have too little noise to matter; --json has them")
+        kept = losses if every else losses[:MOST]
+        lines += ["", table_of(kept, columns_of_losses)]
+        if rest := len(result.losses) - len(kept):
+            lines.append(f"{rest} more cost less: --all shows those that were measured, --json all")
     values = sorted(
         (value for value in result.values if value.alone is not None),
         key=lambda value: -(value.alone or 0.0),

@@ -301,8 +301,8 @@ class _Diagnosis:
             and self.local[place.key].computing.any()
         ]
         self._try(
-            "biases take off what requantisation adds in the mean: CalibrationOptions.centre, "
-            "where it is off",
+            "biases take off what requantisation adds in the mean: --fidelity default, where it "
+            "was fast",
             {
                 place.key: Treatment(True, True, offset=self.local[place.key].mean_error)
                 for place in constant
@@ -317,15 +317,14 @@ class _Diagnosis:
         ]
         self._try(
             f"ranges {_WIDER} times as wide where values are clipped, {len(clipped)} of them: "
-            "other calibration texts, or observer minmax, where it is another",
+            "--calibration with texts like these, or --observer minmax, where it is another",
             {place.key: Treatment(True, True, _WIDER, _WIDER) for place in clipped},
         )
         order = sorted(roundings.items(), key=lambda item: -(_mean(item[1].alone) or 0.0))
         for (_, where), group in order[:2]:
             self._try(
-                f"steps half as large over the same range, {where}: more columns "
-                "(CalibrationOptions.split_share) where layers compute it, or more bits "
-                "(CalibrationOptions.wide_operands) where layers read it",
+                f"steps half as large over the same range, {where}: --fidelity best, with which "
+                "layers read 16 bits",
                 {place.key: Treatment(True, True, _FINER) for place in group.places},
             )
 

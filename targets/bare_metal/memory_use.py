@@ -9,7 +9,7 @@ from ibert_tvm.common.errors import TargetError
 
 from ..aot.model import ArenaPeak
 from ..description import TargetDescription
-from .options import PackageOptions
+from .options import OBJECTS, PackageOptions
 
 _LISTED = 4
 
@@ -118,7 +118,9 @@ def check_limits(use: MemoryUse, options: PackageOptions, description: TargetDes
             f"the arena is fullest in layer {peak.arena.layer} at batch {peak.batch}, "
             f"{peak.seq_len} tokens: {_listed(peak.arena.parts)}"
         )
-        todo.append(f"take a board with {kib(use.ram)} of RAM, or {_shorter(use, options.ram)}")
+        smaller = "; --emit c needs less RAM, and more time" if options.emit == OBJECTS else ""
+        shorter = _shorter(use, options.ram)
+        todo.append(f"take a board with {kib(use.ram)} of RAM, or {shorter}{smaller}")
     if over:
         raise MemoryLimitError(
             what=f"the model needs more {' and '.join(over)} than there is",

@@ -114,7 +114,7 @@ def run_package(
         outputs.append(np.frombuffer(data, one["dtype"], count, offset).reshape(shape))
         offset += outputs[-1].nbytes
     assert offset == len(data)
-    stack = int(run.stdout.rpartition("stack used: ")[2].split()[0])
+    stack = int(run.stdout.rpartition("stack used, by this program and the model: ")[2].split()[0])
     return PackageRun(outputs, stack, run.stdout)
 
 

@@ -36,8 +36,12 @@ def test_examples_parse_and_are_shown_on_one_line(
 
 def test_help_has_panels_and_no_type_beside_flags(ibert: Callable[..., Outcome]) -> None:
     shown = ibert("quantize", "--help").stdout
-    panels = re.findall(r"╭─ (\w+) ─", shown)
-    assert panels == ["Arguments", "Options", "Import", "Search", "Task", "Messages"]
+    panels = re.findall(r"╭─ ([-\w ]+) ─", shown)
+    grouped = ["Import", "With --max-drop", "Task", "Less common"]
+    assert panels == ["Arguments", "Options", *grouped, "Messages"]
+    first = re.findall(r"│ [* ]  ?(--[\w-]+)", shown.split("Options ─")[1].split("╭─ Import")[0])
+    common = ["output", "calibration", "fidelity", "seq-len", "head", "max-drop"]
+    assert first == [f"--{name}" for name in common]
     assert "<bool>" not in shown
     for option in ("--json", "--verbose", "--help"):
         assert option in shown.split("Messages")[1]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 
-from ibert_tvm.cli.eval import _spread
+import pytest
+
+from ibert_tvm.cli.eval import _shown, _spread
+from ibert_tvm.cli.process import interrupting
 from ibert_tvm.cli.tables import Table
 from ibert_tvm.cli.why import shown
 from ibert_tvm.diagnosis import Diagnosis, Loss, Suggestion, ValueLoss, WorstText
+from ibert_tvm.evaluation.agreements import LabelAgreement
+from ibert_tvm.evaluation.evaluate import Fidelity, LayerFidelity
 
 DIAGNOSIS = Diagnosis(
     texts=8,
@@ -45,7 +52,7 @@ def test_what_is_shown() -> None:
         ["rounding", "gelu → linear → add", "6", "7.00", "14.00", "+5.00"],
         ["operator", "attention", "6", "0.30", "0.50", "-"],
     ]
-    assert rest == "1 more kinds have too little noise to matter; --json has them"
+    assert rest == "1 more cost less: --all shows those that were measured, --json all"
     assert isinstance(values, Table)
     assert [list(row) for row in values.rows] == [
         ["up.gelu (matmul)", "28.5", "50.0", "22.3", "0.15%", "4%", "1.00", "-1.00"]
@@ -57,6 +64,31 @@ def test_what_is_shown() -> None:
     assert isinstance(tried, Table)
     assert tried.headers == ("error", "tried instead of 20.00")
     assert [list(row) for row in tried.rows] == [["16.00", "half the step"]]
+
+
+@pytest.mark.parametrize(("every", "count"), [(False, 5), (True, 26)])
+def test_the_largest_causes_are_shown_or_all(every: bool, count: int) -> None:
+    losses = tuple(replace(DIAGNOSIS.losses[0], where=str(n)) for n in range(26))
+    table = shown(replace(DIAGNOSIS, losses=losses), every)[3]
+    assert isinstance(table, Table)
+    assert [row[1] for row in table.rows] == [str(n) for n in range(count)]
+
+
+def test_ctrl_c_is_caught_by_what_gives_the_rest() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with interrupting(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.sigtimedwait([], 1)
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_the_furthest_layers_are_shown_or_all() -> None:
+    layers = tuple(LayerFidelity(str(n), 1 - n / 1000, None) for n in range(80))
+    agreement = LabelAgreement(1.0, 0.0, 0.0, 0.0)
+    result = Fidelity(8, 16, "logits", agreement, 0.0, layers)
+    for every, count in ((False, 5), (True, 80)):
+        table = next(x for x in _shown(result, every)[2:] if isinstance(x, Table))
+        assert len(table.rows) == count and ("79" in [row[0] for row in table.rows])
 
 
 def test_what_was_interrupted_is_shown_as_far_as_it_is_known() -> None:

@@ -97,7 +97,7 @@ def test_what_would_help_was_tried(found: Diagnosis) -> None:
     best = found.suggestions[0]
     assert best.change.startswith("ranges 1.25 times as wide where values are clipped")
     assert best.error < 0.8 * found.error
-    assert any("CalibrationOptions.centre" in item.change for item in found.suggestions)
+    assert any("--fidelity default" in item.change for item in found.suggestions)
 
 
 def test_the_document_is_plain(found: Diagnosis) -> None:

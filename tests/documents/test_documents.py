@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,24 @@ def test_blocks_run_in_order_with_the_model_in_place(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "1\na /models/m\n1\n"), done.stderr
     assert "== d.md:16\n" in done.stderr
     assert "false | true" not in script(document, tmp_path)
+
+
+def test_what_the_readme_writes_is_ignored_by_git(tmp_path: Path) -> None:
+    lines = _ibert_lines((ROOT / "README.md").read_text(encoding="utf-8"))
+    outputs = [line[line.index("-o") + 1] for line in lines if "-o" in line]
+    verified = [line[1] for line in lines if line[:1] == ["verify"]]
+    written = [*outputs, *(f"{path}.verify.{end}" for path in verified for end in ("json", "txt"))]
+    assert len(written) > 5
+    # A folder is ignored as such, and whatever is in it.
+    asked = "\n".join(
+        path if Path(path).suffix in (".so", ".json", ".txt", ".html") else f"{path}/x"
+        for path in written
+    )
+    command = ["git", "check-ignore", "--no-index", "--stdin", "-v", "-n"]
+    done = subprocess.run(command, cwd=ROOT, input=asked, text=True, capture_output=True)
+    if done.returncode == 128:
+        pytest.skip("this is no git checkout")
+    assert [line for line in done.stdout.splitlines() if line.startswith("::")] == []
 
 
 def _is_run(path: Path) -> bool:

@@ -127,8 +127,8 @@ def test_without_records_kernels_are_those_of_no_database(database: Path) -> Non
     report = tuned.report()
     assert (report["hits"], report["misses"]) == (0, _KERNELS)
     assert tuning_statement(report) == (
-        f"tuned: 0 kernels as measured in {database.name}; 1 not measured, scheduled by default: "
-        f"{report['kernels'][0]['kernel']}"
+        f"tuned: 0 kernels as measured in {database.name}; 1 not measured, scheduled by default "
+        "(--json lists them)"
     )
 
 

@@ -49,7 +49,10 @@ DIFFERENCE = re.compile(r"(?<=difference from the source )\S+")
 
 def test_inspect_shows_what_was_matched(ibert: Command, file, monkeypatch, messages):
     monkeypatch.setenv("COLUMNS", "300")  # the path of a test may be longer than a line
-    outcome = ibert("inspect", file)
+    brief = ibert("inspect", file).stdout.splitlines()
+    assert brief[-1].endswith("foldings: --all shows each")
+    outcome = ibert("inspect", file, "--all")
+    assert outcome.stdout.startswith("\n".join(brief[:-1]))
     assert (outcome.code, outcome.stderr) == (0, "")
     lines = [line.rstrip() for line in outcome.stdout.splitlines()]
     messages.check("\n".join(lines), difference=DIFFERENCE)
