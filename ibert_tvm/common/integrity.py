@@ -63,14 +63,14 @@ def lists_all(folder: Path, made: tuple[str, ...] = ()) -> bool:
     folder : pathlib.Path
         It may have no manifest.
     made
-        Suffixes of files that are made from those that are listed, and need not be.
+        How names end of files that are made from those that are listed, and need not be.
     """
     try:
         listed = read_json(folder / MANIFEST, _MAX_MANIFEST_BYTES, _MAX_DEPTH)
         check(listed, _SCHEMA)
     except DocumentError:
         return False
-    files = (file for file in folder.rglob("*") if not file.is_dir() and file.suffix not in made)
+    files = (file for file in folder.rglob("*") if not (file.is_dir() or file.name.endswith(made)))
     known = {MANIFEST, SIGNATURE, *listed["files"]}
     return all(file.relative_to(folder).as_posix() in known for file in files)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +40,6 @@ from .batches import Part, Text, run_batches
 from .entities import STRATEGIES, tagged_text
 from .hub import hub_folder, is_hub_name
 from .model_card import Measurements, model_card
-from .pool import Pool, opened_again
 from .progress import progress_bar
 from .saved import (
     Settings,
@@ -50,6 +49,9 @@ from .saved import (
     write_saved,
 )
 from .tensors import are_tensors, array_of, tensor_of
+
+if TYPE_CHECKING:
+    from .pool import Pool
 
 _logger = logging.getLogger(__name__)
 
@@ -593,6 +595,8 @@ class Encoder:
         """
         for device in target_devices or ():
             self._check_device(device, any_number=True)
+        from .pool import Pool  # imports multiprocessing
+
         return Pool(self.library, target_devices)
 
     @staticmethod
@@ -1127,6 +1131,8 @@ class Encoder:
 
 def _loaded_again(path: str, digest: str, options: dict[str, Any]) -> Encoder:
     """An encoder that was pickled, of the same library."""
+    from .pool import opened_again
+
     return Encoder(opened_again(path, digest, options))
 
 

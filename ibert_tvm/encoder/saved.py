@@ -24,7 +24,9 @@ from ..runtime import Library, load_library
 from .cache import cache_folder
 
 SETTINGS = "encoder.json"
-LIBRARY, MODEL, CARD, CERTIFICATE = "model.so", "model.ibert", "README.md", "verify.json"
+LIBRARY, MODEL, CARD = "model.so", "model.ibert", "README.md"
+_ADDED = (".md", ".verify.json", ".verify.txt", ".sig", ".gitattributes")
+"""How names end of what may be added or edited: none of it is read to run the encoder."""
 _MAX_BYTES, _MAX_DEPTH = 2**20, 4
 _SIZE = integer(1, 2**31 - 1)
 _NONE = one_of(None)
@@ -60,8 +62,8 @@ def is_saved(folder: Path) -> bool:
 
 
 SAVED = OutputKind(
-    "a saved encoder, with nothing added but its card",
-    lambda folder: is_saved(folder) and lists_all(folder, made=(".md",)),
+    "a saved encoder, with nothing added but its card and proofs",
+    lambda folder: is_saved(folder) and lists_all(folder, made=_ADDED),
     folder=True,
 )
 
@@ -100,9 +102,11 @@ def write_saved(
         (folder / SETTINGS).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         if model is not None:
             shutil.copytree(model, folder / MODEL)
-        if certificate is not None:
-            shutil.copyfile(certificate, folder / CERTIFICATE)
         write_manifest(folder)
+        if certificate is not None:
+            from ..verification.certificate import certificate_place
+
+            shutil.copyfile(certificate, certificate_place(folder / LIBRARY))
         if card is not None:
             (folder / CARD).write_text(card, encoding="utf-8")
     return Path(path).expanduser()

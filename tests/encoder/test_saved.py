@@ -51,7 +51,7 @@ def saved(encoder: Make, tmp_path: Path) -> Path:
 
 
 def test_a_saved_encoder_is_the_same(saved: Path, encoder: Make) -> None:
-    names = {"README.md", "encoder.json", "manifest.json", "model.so", "verify.json"}
+    names = {"README.md", "encoder.json", "manifest.json", "model.so", "model.so.verify.json"}
     assert {file.name for file in saved.iterdir()} == names
     model = Encoder.from_pretrained(saved)
     wanted = Encoder(encoder("embedding").library, max_seq_length=5)
