@@ -13,12 +13,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable
-from importlib.util import find_spec
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import DocumentError, UsageError, VerificationError
+from ..common.extras import require
 from ..common.files import files_sha256, marked, write_file
 from ..common.integrity import MANIFEST, SIGNATURE
 from ..common.schema import STRING, check, one_of
@@ -94,7 +95,7 @@ def sign(path: Path, key: Path) -> Path:
     IbertError
         If the artefact is not what it was when it was made.
     """
-    private = _private_key(key)
+    private: ec.EllipticCurvePrivateKey = _key(key, "private")
     _check_digests(path)
     digests = _file_digests(path, _UNSIGNED)
     root = hashlib.sha256(b"".join(map(bytes.fromhex, digests.values()))).hexdigest()
@@ -159,7 +160,7 @@ def check_signature(path: Path, key: Path) -> str:
     IbertError
         If the artefact is not what its own digests say.
     """
-    public = _public_key(key)
+    public: ec.EllipticCurvePublicKey = _key(key, "public")
     _check_digests(path)
     file = signature_file(path)
     if not file.exists():
@@ -296,58 +297,42 @@ def _refused(path: Path, why: str) -> VerificationError:
     )
 
 
-def _private_key(file: Path) -> ec.EllipticCurvePrivateKey:
+def _key(file: Path, kind: str) -> Any:
+    """A ``private`` or ``public`` key from its PEM file."""
     serialization, curves = _cryptography()
-
-    def read(content: bytes) -> Any:
-        return serialization.load_pem_private_key(content, password=None)
-
-    key: ec.EllipticCurvePrivateKey = _key(file, "private", read, curves.EllipticCurvePrivateKey)
-    return key
-
-
-def _public_key(file: Path) -> ec.EllipticCurvePublicKey:
-    serialization, curves = _cryptography()
-    read = serialization.load_pem_public_key
-    key: ec.EllipticCurvePublicKey = _key(file, "public", read, curves.EllipticCurvePublicKey)
-    return key
-
-
-def _key(file: Path, kind: str, read: Callable[[bytes], Any], wanted: type) -> Any:
     from cryptography.exceptions import UnsupportedAlgorithm
 
+    read, wanted, command = {
+        "private": (
+            partial(serialization.load_pem_private_key, password=None),
+            curves.EllipticCurvePrivateKey,
+            "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256",
+        ),
+        "public": (
+            serialization.load_pem_public_key,
+            curves.EllipticCurvePublicKey,
+            "pkey -in KEY -pubout",
+        ),
+    }[kind]
     try:
         key = read(read_bytes(file, _MAX_BYTES))
+        if isinstance(key, wanted) and key.curve.name in _HASHES:
+            return key
+        why = f"it is of another kind than {', '.join(_HASHES)}"
     except DocumentError as error:
-        raise _bad_key(file, kind, error.what) from error
+        why = error.what
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise _bad_key(file, kind, (str(error) or "it is no key").splitlines()[0]) from error
-    if not isinstance(key, wanted) or key.curve.name not in _HASHES:  # type: ignore[attr-defined]
-        raise _bad_key(file, kind, f"it is of another kind than {', '.join(_HASHES)}")
-    return key
-
-
-def _bad_key(file: Path, kind: str, why: str) -> UsageError:
-    commands = {
-        "private": "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256",
-        "public": "pkey -in KEY -pubout",
-    }
-    return UsageError(
+        why = (str(error) or "it is no key").splitlines()[0]
+    raise UsageError(
         f"cannot read the {kind} key {file}",
         why=why,
-        todo="give a P-256 key as a PEM file without a passphrase: "
-        f"openssl {commands[kind]} -out FILE",
+        todo=f"give a P-256 key as a PEM file without a passphrase: openssl {command} -out FILE",
     )
 
 
 def _cryptography() -> tuple[Any, Any]:
     """Modules that read keys, and that have their classes."""
-    if find_spec("cryptography") is None:
-        raise UsageError(
-            "signatures need the package cryptography",
-            why="it is not installed",
-            todo="install it with pip install 'ibert-tvm[sign]'",
-        )
+    require("cryptography", to="a signature")
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
