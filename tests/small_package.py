@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ibert_tvm.common.integrity import write_manifest
-from ibert_tvm.targets.bare_metal.document import DOCUMENT, KIND
+from ibert_tvm.targets.bare_metal.document import DOCUMENT, KIND, FileNames
 
 
 def small_package(folder: Path, **changes: object) -> Path:
@@ -29,5 +29,8 @@ def small_package(folder: Path, **changes: object) -> Path:
     }
     folder.mkdir()
     (folder / DOCUMENT).write_text(json.dumps(document), encoding="utf-8")
+    names = FileNames(str(document["prefix"]))
+    for name in (names.header, names.library):
+        (folder / Path(name).name).write_bytes(b"")
     write_manifest(folder)
     return folder

@@ -332,8 +332,9 @@ def test_limits_are_those_that_are_documented() -> None:
         {"prefix": "../x"},
         {"functions": [{"symbol": "f", "batch": 1, "seq_len": 8, "kernels": [{"symbol": "k"}]}]},
         {"memory": []},
+        {"emit": "c"},  # without sources
     ],
-    ids=["target", "prefix", "kernel", "memory"],
+    ids=["target", "prefix", "kernel", "memory", "files"],
 )
 def test_a_package_with_another_document(
     change: dict[str, object], tmp_path: Path, messages: Messages

@@ -150,8 +150,8 @@ class PackageEngine:
 
     def firmware(self, index: int) -> Path:
         """ELF file that runs a shape, by its number; linked when it is first asked for."""
+        from ibert_tvm.targets.bare_metal.document import FileNames
         from ibert_tvm.targets.bare_metal.firmware import link_firmware
-        from ibert_tvm.targets.bare_metal.package import FileNames
 
         if index not in self._linked:
             name = FileNames(self.metadata.prefix).header

@@ -285,8 +285,8 @@ class CompiledPackage(Compiled):
     @contextmanager
     def running(self, model: QuantizedModel) -> Iterator[tuple[str, Run]]:
         from ..runtime.pixels import image_record, quantize_images
+        from ..targets.bare_metal.document import FileNames
         from ..targets.bare_metal.firmware import link_firmware, run_firmware
-        from ..targets.bare_metal.package import FileNames
 
         if not self._emulate:
             raise TargetError(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ibert_tvm.common.errors import DocumentError, LibraryError
 from ibert_tvm.common.files import OutputKind
-from ibert_tvm.common.integrity import check_manifest, lists_all
+from ibert_tvm.common.integrity import MANIFEST, check_manifest, lists_all
 from ibert_tvm.common.schema import NUMBER, OBJECT, STRING, check, integer, one_of
 from ibert_tvm.common.strict_json import read_json
 
-from .options import FORMS
+from .options import FORMS, OBJECTS
 
 FORMAT = 1
 KIND = "ibert bare-metal package"
@@ -64,6 +65,47 @@ PACKAGE = OutputKind(
 )
 
 
+class FileNames:
+    """Names of a package's files, which a program with several packages may have side by side.
+
+    Parameters
+    ----------
+    prefix
+        What C names of the model begin with.
+
+    Attributes
+    ----------
+    prefix
+        As given.
+    library
+        The static library, ``-l`` and `model` for a linker.
+    header
+        The C interface.
+    driver
+        The source that calls the kernels.
+    kernels
+        The kernels as C.
+    memory
+        Memory functions.
+    weights, assembled_weights
+        The weights: C arrays, or assembly that includes a file.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.library = f"lib{prefix}_model.a"
+        self.header = f"{prefix}_model.h"
+        self.driver = f"{prefix}_model.c"
+        self.kernels = f"{prefix}_kernels.c"
+        self.memory = f"{prefix}_memory.c"
+        self.weights, self.assembled_weights = f"{prefix}_weights.c", f"{prefix}_weights.S"
+
+
+def package_files(folder: Path) -> tuple[str, ...]:
+    """Names of a package's files, each as it was when it was written; a `LibraryError` if not."""
+    return check_manifest(folder, _damaged(folder))
+
+
 def read_package(folder: Path) -> dict[str, Any]:
     """Content of a package's ``ibert_model.json``, once every file is what it was when written.
 
@@ -72,7 +114,22 @@ def read_package(folder: Path) -> dict[str, Any]:
     LibraryError
         If a file of the package is missing or was changed, or the document cannot be read.
     """
+    files = package_files(folder)
+    try:
+        document = _read(folder)
+        check(document, _SCHEMA)
+    except DocumentError as error:
+        why = ": ".join(filter(None, (error.where, error.what)))
+        raise _damaged(folder)(folder / DOCUMENT, why) from error
+    names = FileNames(document["prefix"])
+    code = names.library if document["emit"] == OBJECTS else names.driver
+    for name in (names.header, code):
+        if name not in files:
+            raise _damaged(folder)(folder / name, f"{MANIFEST} does not list it")
+    return document
 
+
+def _damaged(folder: Path) -> Callable[[Path, str], LibraryError]:
     def damaged(file: Path, why: str) -> LibraryError:
         return LibraryError(
             f"the package {folder} is damaged",
@@ -81,14 +138,7 @@ def read_package(folder: Path) -> dict[str, Any]:
             todo="copy the whole folder again, or make it again with `ibert compile`",
         )
 
-    check_manifest(folder, damaged)
-    try:
-        document = _read(folder)
-        check(document, _SCHEMA)
-        return document
-    except DocumentError as error:
-        why = ": ".join(filter(None, (error.where, error.what)))
-        raise damaged(folder / DOCUMENT, why) from error
+    return damaged
 
 
 def _read(folder: Path) -> dict[str, Any]:

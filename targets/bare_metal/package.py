@@ -32,7 +32,7 @@ from ..elf import opened
 from ..linking import PLAIN_BRANCHES, Tools
 from ..weights import WEIGHTS_FILE, write_weights
 from .c_weights import weights_c
-from .document import DOCUMENT, FORMAT, KIND
+from .document import DOCUMENT, FORMAT, KIND, FileNames
 from .guide import makefile, readme
 from .memory_use import FunctionPeak, MemoryUse, check_limits
 from .options import C_ARRAYS, C_SOURCES, OBJECTS, PackageOptions
@@ -136,42 +136,6 @@ def write_package(
     work.rmdir()
     write_manifest(folder)
     return document
-
-
-class FileNames:
-    """Names of a package's files, which a program with several packages may have side by side.
-
-    Parameters
-    ----------
-    prefix
-        What C names of the model begin with.
-
-    Attributes
-    ----------
-    prefix
-        As given.
-    library
-        The static library, ``-l`` and `model` for a linker.
-    header
-        The C interface.
-    driver
-        The source that calls the kernels.
-    kernels
-        The kernels as C.
-    memory
-        Memory functions.
-    weights, assembled_weights
-        The weights: C arrays, or assembly that includes a file.
-    """
-
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
-        self.library = f"lib{prefix}_model.a"
-        self.header = f"{prefix}_model.h"
-        self.driver = f"{prefix}_model.c"
-        self.kernels = f"{prefix}_kernels.c"
-        self.memory = f"{prefix}_memory.c"
-        self.weights, self.assembled_weights = f"{prefix}_weights.c", f"{prefix}_weights.S"
 
 
 def find_linker_flags(description: TargetDescription) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ from ibert_tvm.common.strict_json import JsonObject
 from ..aot.library import declared_functions
 from ..description import TargetDescription
 from ..linking import Tools
+from .document import FileNames, package_files
 from .options import C_SOURCES, OBJECTS
-from .package import FileNames, compile_sources
+from .package import compile_sources
 from .verification import PackageError, verify_package
 
 _SOURCES = (".c", ".S")
@@ -125,9 +126,9 @@ def package_objects(
         tools = Tools(description)
         tools.run([tools.binary("ar"), "x", library], work, "cannot unpack the library")
     else:
-        for path in folder.iterdir():
-            if path.suffix in (*_SOURCES, ".h", ".bin"):
-                shutil.copyfile(path, work / path.name)
+        for name in package_files(folder):
+            if name.endswith((*_SOURCES, ".h", ".bin")):
+                shutil.copyfile(folder / name, work / name)
         sources = sorted(path for path in work.iterdir() if path.suffix in _SOURCES)
         compile_sources(sources, work, description)
     return tuple(sorted(work.glob("*.o")))
