@@ -7,7 +7,6 @@ graph. The kernels' CUDA source is executed by the stand-in GPU, with ``-m gpu``
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,22 +17,10 @@ from tests.cuda.tools import needs
 from tests.examples import examples
 from tests.integration.families import EVERY, Model
 from tests.integration.whole_models import minilm
-from tests.passes.models import encoder_program
+from tests.passes.models import ENCODERS, encoder_program
 
 CONVOLVED = [case for case in EVERY if case[0] == "convolutions" and "accurate" in case]
 ORDERS = ("forward", "reverse", 11)
-PROGRAMS: dict[str, dict[str, Any]] = {
-    "whole": {"hidden": 64, "heads": 2, "feed_forward": 64},
-    "odd": {"hidden": 36, "heads": 3, "feed_forward": 50},
-    "paper": {"hidden": 32, "heads": 2, "feed_forward": 48, "preset": "paper"},
-    "relu_roberta": {
-        "hidden": 32,
-        "heads": 4,
-        "feed_forward": 40,
-        "activation": "relu",
-        "roberta": True,
-    },
-}
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +60,7 @@ def turns_of_kernels() -> dict[str, tuple[int, int]]:
     ),
 )
 def test_encoders(name: str, target: str, tmp_path: Path) -> None:
-    model = as_model(encoder_program(**PROGRAMS[name], seed=3))
+    model = as_model(encoder_program(**ENCODERS[name], seed=3))
     shapes = [(1, 1), (3, 17)]
     library = build(model, target, shapes, tmp_path / "model.so")
     for shape, order in zip(shapes, ORDERS, strict=False):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tvm
 from tvm import relax, tirx
@@ -17,6 +19,15 @@ from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 
 VOCABULARY, POSITIONS = 50, 64
+# Arguments of `encoder_program`; sizes straddle vector widths.
+ENCODERS: dict[str, dict[str, Any]] = {
+    # Heads of 32, which with sequences of 16 fill the tiles: K and V are packed by shuffles.
+    "whole": {"hidden": 64, "heads": 2, "feed_forward": 64},
+    "even": {"hidden": 32, "heads": 4, "feed_forward": 64},
+    "odd": {"hidden": 36, "heads": 3, "feed_forward": 50},
+    "paper": {"hidden": 32, "heads": 2, "feed_forward": 48, "preset": "paper"},
+    "relu_roberta": {"feed_forward": 40, "activation": "relu", "roberta": True},
+}
 
 
 class ProgramBuilder:

@@ -9,30 +9,12 @@ import pytest
 
 from tests.examples import examples
 from tests.passes.execution import Compiled, inputs_of, reference
-from tests.passes.models import VOCABULARY, encoder_program
+from tests.passes.models import ENCODERS, VOCABULARY, encoder_program
 
 SHAPES = [(1, 1), (1, 17), (3, 16), (3, 33)]
-# Sizes that straddle vector widths: head sizes 8, 12 and 16, feed-forward sizes no lane count
-# divides.
-MODELS = {
-    # Heads of 32, which with sequences of 16 fill the tiles: K and V are packed by shuffles.
-    "whole": {"hidden": 64, "heads": 2, "feed_forward": 64},
-    "even": {"hidden": 32, "heads": 4, "feed_forward": 64},
-    "odd": {"hidden": 36, "heads": 3, "feed_forward": 50},
-    "paper": {"hidden": 32, "heads": 2, "feed_forward": 48, "preset": "paper"},
-    "relu_roberta": {
-        "hidden": 32,
-        "heads": 4,
-        "feed_forward": 40,
-        "activation": "relu",
-        "roberta": True,
-    },
-}
-
-
 TARGETS = ("x86-avx512-vnni", "x86-64-v3", "x86-64")
 DEFAULT = [("paper", "x86-64-v3", [(1, 1), (3, 16)])]
-ALL = [*itertools.product(MODELS, TARGETS, [SHAPES]), ("odd", "x86-avx-vnni", SHAPES)]
+ALL = [*itertools.product(ENCODERS, TARGETS, [SHAPES]), ("odd", "x86-avx-vnni", SHAPES)]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +31,7 @@ ALL = [*itertools.product(MODELS, TARGETS, [SHAPES]), ("odd", "x86-avx-vnni", SH
 def test_compiled_program_equals_its_evaluation(
     model: str, target: str, shapes: list[tuple[int, int]]
 ) -> None:
-    program = encoder_program(**MODELS[model], seed=3)
+    program = encoder_program(**ENCODERS[model], seed=3)
     compiled = Compiled(program, target, shapes)
     for batch, seq_len in shapes:
         ids, mask = inputs_of(batch, seq_len, VOCABULARY, seed=batch * seq_len)
@@ -62,7 +44,7 @@ def test_compiled_program_equals_its_evaluation(
 
 @pytest.mark.slow
 def test_padding_does_not_change_real_tokens() -> None:
-    program = encoder_program(**MODELS["even"], seed=5)
+    program = encoder_program(**ENCODERS["even"], seed=5)
     compiled = Compiled(program, "host", [(1, 9), (1, 16)])
     ids, mask = inputs_of(1, 9, VOCABULARY, seed=1)
     padded_ids, padded_mask = np.zeros((1, 16), "int32"), np.zeros((1, 16), "int32")

@@ -16,23 +16,8 @@ from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import get_target
 from tests.examples import examples
 from tests.passes.execution import Compiled, reference
-from tests.passes.models import VOCABULARY, encoder_program
+from tests.passes.models import ENCODERS, VOCABULARY, encoder_program
 from tests.passes.small import calls, small_program
-
-MODELS = {
-    # Heads of 32 and sequences of 16 fill all tiles: K and V are packed by shuffles.
-    "whole": {"hidden": 64, "heads": 2, "feed_forward": 64},
-    "even": {"hidden": 32, "heads": 4, "feed_forward": 64},
-    "odd": {"hidden": 36, "heads": 3, "feed_forward": 50},
-    "paper": {"hidden": 32, "heads": 2, "feed_forward": 48, "preset": "paper"},
-    "relu_roberta": {
-        "hidden": 32,
-        "heads": 4,
-        "feed_forward": 40,
-        "activation": "relu",
-        "roberta": True,
-    },
-}
 
 WHOLE, ODD = [(1, 16), (3, 32)], [(1, 17), (3, 33)]
 
@@ -64,9 +49,9 @@ def _ids(batch: int, seq_len: int) -> np.ndarray:
 
 
 @pytest.mark.representatives(2)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", ENCODERS)
 def test_packed_program_evaluates_to_the_same_integers(model: str) -> None:
-    program = encoder_program(**MODELS[model], seed=3, masked=True)
+    program = encoder_program(**ENCODERS[model], seed=3, masked=True)
     packed = PackTokens()(program)
     assert "ibert.packed" in packed.module["main"].attrs
     for name, mask in _masks(3, 17).items():
@@ -81,7 +66,7 @@ def test_packed_program_evaluates_to_the_same_integers(model: str) -> None:
     ("model", "target", "shapes"),
     examples(
         [
-            *((m, "x86-avx512-vnni", WHOLE if m == "whole" else ODD) for m in MODELS),
+            *((m, "x86-avx512-vnni", WHOLE if m == "whole" else ODD) for m in ENCODERS),
             ("odd", "x86-64-v3", ODD),
             ("whole", "x86-64-v3", WHOLE),
             ("odd", "x86-avx-vnni", ODD),
@@ -95,7 +80,7 @@ def test_packed_program_evaluates_to_the_same_integers(model: str) -> None:
 def test_compiled_packed_program_equals_the_unpacked_evaluation(
     model: str, target: str, shapes: list[tuple[int, int]]
 ) -> None:
-    program = encoder_program(**MODELS[model], seed=5, masked=True)
+    program = encoder_program(**ENCODERS[model], seed=5, masked=True)
     compiled = Compiled(program, target, shapes)
     for batch, seq_len in shapes:
         ids = _ids(batch, seq_len)
