@@ -17,6 +17,12 @@ def run_captured(command: Sequence[str | Path], **options: Any) -> subprocess.Co
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
+def start_captured(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[str]:
+    """Start a command whose output is read later; `options` are those of `subprocess.Popen`."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, text=True, **pipes, **options)
+
+
 def without_torch(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """An environment in which torch cannot be imported, as on a board.
 

@@ -10,19 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import start_captured
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 CELL = ("--models", "minilm", "--cells", "1x32", "--threads", "1")
 QUICK = ("--rounds", "2", "--seconds", "0.02", "--warm-up", "0.01")
 
 
 def _start(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.cpu", *map(str, arguments)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start_captured([sys.executable, "-m", "benchmarks.cpu", *map(str, arguments)], cwd=ROOT)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 
 from ibert_tvm.common.file_seal import sealed_bytes
 from tests.commands import Outcome, Refused
-from tests.processes import without_torch
+from tests.processes import start_captured, without_torch
 from tests.runtime.conftest import TinyModel
 
 _QUICK = ("--seconds", "0.02", "--threads", "1")
@@ -177,12 +177,8 @@ def test_library_for_another_processor(refused: Refused, tmp_path: Path) -> None
 
 
 def _process(library: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "ibert_tvm", "bench", str(library), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=without_torch(),
+    return start_captured(
+        [sys.executable, "-m", "ibert_tvm", "bench", str(library), *arguments], env=without_torch()
     )
 
 

@@ -18,7 +18,7 @@ from benchmarks.cuda.prepared import Prepared
 from tests.cuda.kernel_image import kernel_image
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in
 from tests.cuda.tools import cuda_toolchain, needs
-from tests.processes import run_captured
+from tests.processes import run_captured, start_captured
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN_ONLY = True
@@ -63,14 +63,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 def _start(prepared: Prepared, output: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.cuda", "--libraries", str(prepared.root)]
     command += ["--models", MODEL, "--cells", ",".join(CELLS), "-o", str(output), "--quick"]
-    return subprocess.Popen(
-        [*command, *arguments],
-        cwd=ROOT,
-        env=environment(memory=256 << 20),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start_captured([*command, *arguments], cwd=ROOT, env=environment(memory=256 << 20))
 
 
 @pytest.mark.record

@@ -28,6 +28,7 @@ from ibert_tvm.runtime.remote import load_remote
 from ibert_tvm.runtime.remote_engine import check_fits
 from ibert_tvm.targets.rpc import Address, Board, BoardError, find_server
 from tests.commands import Ibert
+from tests.processes import start_captured
 from tests.snapshots import Messages
 
 from .conftest import environment
@@ -333,13 +334,7 @@ def test_an_interrupt_leaves_the_board_usable(
     ibert: Ibert, servers: Servers, library: Path
 ) -> None:
     words = ["bench", str(library), "--batch", "4", "--seconds", "60", *servers.rpc]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ibert_tvm", *words],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_captured([sys.executable, "-m", "ibert_tvm", *words], env=environment())
     end = time.monotonic() + 60
     while free_boards(servers) and time.monotonic() < end:
         time.sleep(0.05)

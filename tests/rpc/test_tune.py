@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -25,6 +24,7 @@ from ibert_tvm.tuning import TunedKernels
 from ibert_tvm.verification import verify
 from tests.commands import Ibert
 from tests.lowering import lowered
+from tests.processes import start_captured
 from tests.snapshots import Messages
 
 from .conftest import environment, ibert_process
@@ -161,13 +161,7 @@ def test_a_target_that_this_machine_is_not(
 def test_an_interrupt_keeps_what_was_measured(ibert: Ibert, artefact: Path, tmp_path: Path) -> None:
     folder = tmp_path / "db"
     words = ["tune", str(artefact), "--database", str(folder), "--trials", "200", *_SIZE]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ibert_tvm", *words],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_captured([sys.executable, "-m", "ibert_tvm", *words], env=environment())
     end = time.monotonic() + 120
     while time.monotonic() < end and process.poll() is None:
         if (folder / "trials.jsonl").exists() and len(_trials(folder)) >= 2:

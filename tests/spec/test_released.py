@@ -21,7 +21,11 @@ from ibert_tvm.relay_passes.spec.released import (
     requantise_even,
     round_even,
 )
-from ibert_tvm.relay_passes.spec.released.rounding import mantissa_and_exponent, mean_even
+from ibert_tvm.relay_passes.spec.released.rounding import (
+    ExactFactors,
+    mantissa_and_exponent,
+    mean_even,
+)
 from ibert_tvm.relay_passes.spec.values import Ranged, ranged
 from tests.snapshots import Messages
 
@@ -33,6 +37,13 @@ def exact(value: int, real: float) -> int:
     """``round(value m / 2^e)``, halves to even, as Python's Fraction rounds."""
     m, e = mantissa_and_exponent(real)
     return round(Fraction(value * m) / Fraction(2) ** e)
+
+
+def requantised(value: int, factors: ExactFactors) -> int:
+    """A number times the only factor, within 41 bits."""
+    constants = (array.astype(INT64) for array in (factors.multipliers, factors.shifts))
+    got = requantise_even(np.array([value], INT64), *constants, factors.split, 0, -(2**40), 2**40)
+    return int(got[0])
 
 
 @given(st.integers(-(2**61), 2**61), st.integers(1, 62))
@@ -53,16 +64,7 @@ def test_requantisation_equals_unbounded_arithmetic(bits: int, data: st.DataObje
     value = data.draw(st.integers(-magnitude, magnitude))
     real = data.draw(st.floats(1e-3, 1e3)) * 2.0**-bits * data.draw(st.sampled_from([-1, 1, 100]))
     factors = exact_factors(np.array([real]), magnitude)
-    got = requantise_even(
-        np.array([value], INT64),
-        factors.multipliers.astype(INT64),
-        factors.shifts.astype(INT64),
-        factors.split,
-        0,
-        -(2**40),
-        2**40,
-    )
-    assert int(got[0]) == exact(value, real)
+    assert requantised(value, factors) == exact(value, real)
 
 
 @given(st.integers(-(2**58), 2**58), st.integers(0, 8))
@@ -72,16 +74,7 @@ def test_a_tie_is_seen_through_the_split(odd: int, power: int) -> None:
     factors = exact_factors(np.array([real]), 2**61 - 1)
     assert factors.split > 0
     for value in (odd, odd + 1, (odd >> 20) << (39 + power) & (2**60 - 1)):
-        got = requantise_even(
-            np.array([value], INT64),
-            factors.multipliers.astype(INT64),
-            factors.shifts.astype(INT64),
-            factors.split,
-            0,
-            -(2**40),
-            2**40,
-        )
-        assert int(got[0]) == round(Fraction(value) * Fraction(real))
+        assert requantised(value, factors) == round(Fraction(value) * Fraction(real))
 
 
 def test_a_ratio_of_one_is_the_identity() -> None:
