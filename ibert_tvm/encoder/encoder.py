@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -81,6 +82,10 @@ class Encoder:
         library is made, what a sentence-transformers folder says, at most 512.
     prompts, default_prompt_name, similarity_fn_name, truncate_dim
         In the place of the source's settings; prompts of other names stay.
+    refine
+        Where a library is made of a model: quantise it with the fidelity `quick` at first, and let
+        the library of the default fidelity take its place when another process has made it. The
+        vectors of texts change then.
     revision, cache_folder
         Of a name on the hub: which commit, and where to look; see `ibert_tvm.encoder.hub`.
     local_files_only
@@ -110,6 +115,8 @@ class Encoder:
         As `load_library` raises, and where a library is made, `load`, `quantize` and `compile`.
     """
 
+    _closed = False
+
     def __init__(
         self,
         model: str | os.PathLike[str] | Library,
@@ -123,6 +130,7 @@ class Encoder:
         default_prompt_name: str | None = None,
         similarity_fn_name: str | None = None,
         truncate_dim: int | None = None,
+        refine: bool = False,
         revision: str | None = None,
         cache_folder: str | os.PathLike[str] | None = None,
         local_files_only: bool = True,
@@ -151,10 +159,17 @@ class Encoder:
                 self.library, saved = open_saved(path, trusted, target, options)
             else:
                 if path.is_dir() or is_source(path):
-                    from .prepared import Options, prepared_library  # brings the compiler along
+                    from . import prepared  # brings the compiler along
 
-                    path = prepared_library(path, Options(target, head, max_seq_length))
-                self.library = load_library(path, **options)
+                    wanted = prepared.Options(target, head, max_seq_length)
+                    refine = refine and is_source(path) and not prepared.is_prepared(path, wanted)
+                    made = prepared.prepared_library(path, replace(wanted, first=refine))
+                    self.library = load_library(made, **options)
+                    if refine:
+                        exchange = partial(_exchange, weakref.ref(self), options)
+                        prepared.prepare_apart(path, wanted, exchange)
+                else:
+                    self.library = load_library(path, **options)
         metadata, info = self.library.metadata, self.library.metadata.info
         known = saved or Settings(
             metadata.max_seq_len,
@@ -258,6 +273,7 @@ class Encoder:
 
     def close(self) -> None:
         """Wait for calls that run, and let go of all buffers; later calls are refused."""
+        self._closed = True
         self.library.close()
 
     def _copied(self, _memo: object = None) -> Encoder:
@@ -1071,10 +1087,11 @@ class Encoder:
         """One row of integers per text."""
         name = self.output_name(method)
         (record,) = (r for r in self.library.metadata.outputs if r.name == name)
-        whole = np.zeros((len(texts), int(record.shape[-1])), record.dtype)
+        whole, scale = np.zeros((len(texts), int(record.shape[-1])), record.dtype), record.scale
         for part in self._parts(texts, batch_size, bar, run or self._run):
-            whole[part.rows] = part.outputs[name].values
-        return IntegerOutput(whole, record.scale)
+            # That of the library that ran, which another may have replaced meanwhile.
+            whole[part.rows], scale = part.outputs[name].values, part.outputs[name].scale
+        return IntegerOutput(whole, scale)
 
     def _features(
         self, parts: Iterator[Part], count: int, truncate_dim: int | None
@@ -1118,15 +1135,24 @@ class Encoder:
     ) -> list[NDArray[np.float32]]:
         """Outputs of every token of every window."""
         _check_size(batch_size)
-        inputs = [record.name for record in self.library.metadata.inputs]
+        library = self.library
+        inputs = [record.name for record in library.metadata.inputs]
         results: list[NDArray[np.float32]] = []
         for start in range(0, len(windows), batch_size):
             chosen = windows[start : start + batch_size]
             batch = self.tokenizer.batch_of(chosen)
             given: dict[str, Any] = dict(batch.inputs(inputs))
-            values = self.library.run(**given)[name]
+            values = library.run(**given)[name]
             results += [row[: len(w.ids)] for row, w in zip(values, chosen, strict=True)]
         return results
+
+
+def _exchange(encoder: weakref.ref[Encoder], options: dict[str, Any], path: Path) -> None:
+    """Let a library take the place of an encoder's; calls that run end with the one they have."""
+    found = encoder()
+    if found is not None and not found._closed:
+        found.library = load_library(path, **options)
+        _logger.info("%s is in use", path)
 
 
 def _loaded_again(path: str, digest: str, options: dict[str, Any]) -> Encoder:

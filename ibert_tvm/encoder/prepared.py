@@ -10,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -37,6 +40,13 @@ _BATCHES = (1, 8, 32)
 _LONGEST = 512
 """Most tokens of a text unless more are asked for: buffers grow with them."""
 _STEPS = {"importing": 1, "quantising": 1, "compiling": 4}
+_APART = """
+import json, os, sys
+from pathlib import Path
+from ibert_tvm.encoder.prepared import Options, prepared_library
+os.nice(10)
+prepared_library(Path(sys.argv[1]), Options(**json.loads(sys.argv[2])))
+"""
 _PACKAGES = ("ibert_tvm", "ibert_tvm.relay_passes", "ibert_tvm.schedules", "ibert_tvm.targets")
 
 
@@ -86,14 +96,59 @@ def prepared_library(model: Path, options: Options) -> Path:
     """
     require("tvm", to="a model that is no library", otherwise=", or give a library")
     model = resolved(model)[1] if is_source(model) else model
-    key = _key(model, options)
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
-    library = cache_folder() / f"{digest}.so"
+    library = _place(model, options)
     if not _is_whole(library):
         with locked(library.with_suffix(".lock")):
             if not _is_whole(library):
                 _make(model, options, library)
     return library
+
+
+def is_prepared(model: Path, options: Options) -> bool:
+    """Whether `prepared_library` has one already."""
+    model = resolved(model)[1] if is_source(model) else model
+    return _is_whole(_place(model, options))
+
+
+def prepare_apart(
+    model: Path, options: Options, ready: Callable[[Path], object]
+) -> threading.Thread:
+    """Have another process make a library; it goes on if this one ends, and yields to others.
+
+    Parameters
+    ----------
+    model, options
+        As `prepared_library` takes.
+    ready
+        Called with the library in a thread, once it is made. If that fails, the log says why.
+
+    Returns
+    -------
+    threading.Thread
+        What waits for that process.
+    """
+    command = [sys.executable, "-c", _APART, str(model), json.dumps(asdict(options))]
+
+    def wait() -> None:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True
+        )
+        if done.returncode == 0:
+            ready(prepared_library(model, options))
+        else:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            why = said[-1] if said else f"exit code {done.returncode}"
+            _logger.warning("%s keeps its first library: %s", model, why)
+
+    thread = threading.Thread(target=wait, name="ibert-refine", daemon=True)
+    thread.start()
+    return thread
+
+
+def _place(model: Path, options: Options) -> Path:
+    """Where the library of a model is kept."""
+    key = json.dumps(_key(model, options), sort_keys=True)
+    return cache_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.so"
 
 
 def _is_whole(library: Path) -> bool:

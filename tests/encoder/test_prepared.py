@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ import pytest
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import LibraryError, UsageError
 from ibert_tvm.encoder import prepared
+from ibert_tvm.encoder.encoder import _exchange
 from ibert_tvm.encoder.prepared import Options, cache_folder, prepared_library
 from ibert_tvm.frontend import ModelSourceError
 from ibert_tvm.frontend.hf_folder import HfFolder
@@ -192,6 +195,57 @@ def test_two_processes_that_want_one_model_make_one_library(tmp_path: Path, cach
         np.testing.assert_array_equal(np.load(file), encoder.encode(["hello world", "big"]))
     assert encoder.encode_query("big").tolist() == encoder.encode("hello: big").tolist()
     os.remove(library)
+
+
+@pytest.mark.slow
+def test_a_first_library_is_replaced_by_a_closer_one(tmp_path: Path, cache: Path) -> None:
+    pytest.importorskip("torch", reason="importing a model needs torch")
+    folder, texts = save_bert(tmp_path / "model"), ["hello world", "big"]
+    encoder = Encoder(folder, target="x86-64", refine=True)
+    first = encoder.library.metadata.path
+    quick = encoder.encode(texts)
+    end = time.monotonic() + 300
+    while encoder.library.metadata.path == first and time.monotonic() < end:
+        time.sleep(0.1)
+    assert len(list(cache.glob("*.so"))) == 2
+    again = Encoder(folder, target="x86-64", refine=True)  # made already
+    assert again.library.metadata.path == encoder.library.metadata.path != first
+    np.testing.assert_array_equal(encoder.encode(texts), again.encode(texts))
+    np.testing.assert_array_equal(Encoder(first).encode(texts), quick)
+    assert not np.array_equal(encoder.encode(texts), quick)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_library_that_is_made_apart(
+    code: int,
+    model: Path,
+    made: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[Path] = []
+    script = f"import sys; print('no room left', file=sys.stderr); sys.exit({code})"
+    monkeypatch.setattr(prepared, "_APART", script)
+    prepared.prepare_apart(model, Options(), seen.append).join()
+    assert seen == ([] if code else [prepared_library(model, Options())])
+    assert [r.message for r in caplog.records] == (
+        [f"{model} keeps its first library: no room left"] if code else []
+    )
+    assert prepared.is_prepared(model, Options()) == (code == 0)
+    assert not prepared.is_prepared(model, Options(first=True))
+
+
+def test_a_library_takes_the_place_of_another_unless_its_encoder_is_closed(
+    library: Path, tmp_path: Path
+) -> None:
+    encoder = Encoder(library)
+    before, other = encoder.library, Path(shutil.copy(library, tmp_path / "other.so"))
+    _exchange(weakref.ref(encoder), {}, other)
+    assert encoder.library.metadata.path == other
+    before.close()
+    encoder.close()
+    _exchange(weakref.ref(encoder), {}, library)
+    assert encoder.library.metadata.path == other
 
 
 @pytest.mark.slow
