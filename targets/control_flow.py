@@ -21,6 +21,7 @@ _LARGEST_CONSTANT = 16
 _WORDS = 31 * 3 + 1
 _PADDING = (0, 0xBF00, 0x46C0)  # and Thumb's instructions that do nothing
 _STOPPED = Transfer(Goes.STOP, falls=False)
+_ORDINARY = Transfer(Goes.NAMED)
 
 
 class ControlFlow:
@@ -54,7 +55,7 @@ class ControlFlow:
         }
         self.from_places: dict[int, list[int]] = {}
         for place, transfer in self.transfers.items():
-            if transfer.goes in (Goes.CALL, Goes.BRANCH):
+            if transfer.goes is Goes.NAMED:
                 self.from_places.setdefault(code[place].target or -1, []).append(place)
         # Registers at instructions that were found to be known.
         self._followed: set[tuple[int, str]] = set()
@@ -98,7 +99,7 @@ class ControlFlow:
         goes = transfer.goes
         if re.match(self.rules.ambiguous, self.image.content(one.address)):
             return "not all processors read it alike"
-        if goes in (Goes.CALL, Goes.BRANCH):
+        if goes is Goes.NAMED:
             target = -1 if one.target is None else one.target
             same = self._is_thumb(one.address) == self._is_thumb(target)
             if target not in self.places or same == transfer.switches:
@@ -157,16 +158,13 @@ class ControlFlow:
         found = [
             before
             for before in self.from_places.get(address, ())
-            if not is_link or self.transfers[before].goes is not Goes.CALL
+            if not (is_link and self.transfers[before].calls)
         ]
-        last = self.transfers.get(place - 1) if place else _STOPPED
-        if last is None or (last.goes is Goes.BRANCH and last.falls):
+        last = self.transfers.get(place - 1, _ORDINARY) if place else _STOPPED
+        if last.falls and (not last.calls or register in self.rules.preserved):
             found.append(place - 1)
-        elif last.falls:  # a call, or a conditional one through a register
-            if register in self.rules.preserved:
-                found.append(place - 1)
-            elif not is_link:
-                return None
+        elif last.falls and not is_link:  # the result of a call
+            return None
         entered = address in self.image.entries or address | 1 in self.image.entries or not found
         known = is_link or register in self.rules.arguments
         return None if entered and not known else found
@@ -182,8 +180,7 @@ class ControlFlow:
                 continue
             skipped = self.code[place].mnemonic.startswith("nop") and not goes_on
             if not skipped or address in self.from_places:
-                transfer = self.transfers.get(place)
-                goes_on = transfer is None or transfer.falls
+                goes_on = self.transfers.get(place, _ORDINARY).falls
             if goes_on and after not in self.places:
                 yield address, "it goes on where there is no instruction"
 

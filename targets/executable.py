@@ -31,7 +31,7 @@ _EXECUTE, _WRITE = 1, 2
 _SMALLEST_PAGE = 4096
 _LONGEST_NAME = 256
 _LONGEST_INSTRUCTION = 15
-_MOST_SEGMENTS = 16
+_MOST_SEGMENTS, _MOST_CODE = 16, 64 * 2**20
 # Loaders take the last of several tags, readers of files the first.
 _REPEATED = ("DT_NULL", "DT_NEEDED")
 _LOADS_MORE = ("DT_AUDIT", "DT_DEPAUDIT", "DT_AUXILIARY", "DT_FILTER")
@@ -209,6 +209,10 @@ def _read_segments(elf: ELFFile, content: bytes, image: Image) -> None:
         if any(around):
             image.findings.append(f"{where} has other bytes than zeros on its pages around it")
         image.segments.append(Segment(address, content[first:last]))
+        if sum(len(segment.content) for segment in image.segments) > _MOST_CODE:
+            image.findings.append(f"it has more than {_MOST_CODE} bytes of code")
+            image.segments.clear()
+            break
     if hosted and (stack is None or stack & _EXECUTE):
         image.findings.append("the stack of a process that loads it becomes executable")
 

@@ -1,7 +1,7 @@
 """Every instruction of libraries and objects, looked at for floating point.
 
-The disassembler is that of the target's binutils, which tells code from data by the symbols of the
-file. What it cannot decode is a finding, not a pass.
+The disassembler is that of the target's binutils. What it cannot decode is a finding, not a pass;
+so is what would let other bytes run than those that it decoded (`executable`, `control_flow`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class LibraryAudit:
     instructions
         How many were looked at.
     findings
-        What computes with floating-point numbers, or is no instruction: a line each, with function,
-        layer where it is known, address and text; and library functions of floating point that are
-        there or called.
+        What computes with floating-point numbers, is no instruction, or goes where nothing was
+        decoded: a line each, with function, layer where it is known, address and text; headers that
+        make code writable or data executable; and library functions that are there or called.
     needed
         Shared libraries that it is linked with, which were not looked at.
     """
@@ -100,23 +100,24 @@ def _decoded(
     code: list[Instruction] = []
     data: dict[int, tuple[int, int]] = {}
     rows: dict[int, Instruction | tuple[int, int]] = {}
+    flow = description.machine.flow
     for function in parse(disassemble_image(image, description)):
         rows.update({one.address: one for one in function.instructions})
         rows.update(function.data)
     for segment in image.segments:
         inside = sorted(address for address in rows if segment.address <= address < segment.end)
-        goes_on = False
+        last: Instruction | None = None
         for address, end in itertools.pairwise((*inside, segment.end)):
-            part = segment.content[address - segment.address : end - segment.address]
-            if not goes_on and not any(part) and image.state_of(address) != "d":
-                continue
             row = rows[address]
+            zeros = not any(segment.content[address - segment.address : end - segment.address])
+            if zeros and image.state_of(address) != "d" and not flow.goes_on(last):
+                continue
             if isinstance(row, Instruction):
                 code.append(row)
-                transfer = description.machine.flow.transfer(row)
-                goes_on = transfer is None or transfer.falls
+                last = row
             else:
                 data[address] = row
+                last = None
     return code, data
 
 

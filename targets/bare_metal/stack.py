@@ -129,7 +129,6 @@ class _Graph:
                 pointed = self.pointers[function.name]
             elif target in self.functions:
                 assert target is not None  # None is no address of a function
-                calls = transfer.goes is Goes.CALL
-                if calls or target != function.address:
-                    found[target] = found.get(target, False) or calls
+                if transfer.calls or target != function.address:
+                    found[target] = found.get(target, False) or transfer.calls
         return found, pointed

@@ -33,13 +33,13 @@ _GENERAL = r"[xw]\d+"
 def _transfer(one: Instruction) -> Transfer | None:
     name = one.mnemonic
     if name in ("blr", "br"):
-        return Transfer(Goes.POINTER, one.operands, falls=name == "blr")
+        return Transfer(Goes.POINTER, one.operands, falls=name == "blr", calls=name == "blr")
     if name == "ret":
         return Transfer(Goes.POINTER, one.operands or "x30", falls=False)
     if name == "bl":
-        return Transfer(Goes.CALL)
+        return Transfer(Goes.NAMED, calls=True)
     if re.fullmatch(_BRANCHES, name):
-        return Transfer(Goes.BRANCH, falls=name != "b")
+        return Transfer(Goes.NAMED, falls=name != "b")
     if name in _STOPS:
         return Transfer(Goes.STOP, falls=False)
     return Transfer(Goes.REFUSED) if re.fullmatch(_REFUSED, name) else None

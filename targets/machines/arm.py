@@ -42,7 +42,7 @@ def is_floating_point(mnemonic: str, operands: str, has_registers: bool) -> bool
 
 _NAMED = r"(?:^|.*, )[0-9a-f]+ <[^>]*>"
 _SUFFIX = r"(?:eq|ne|cs|hs|cc|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)?(?:\.[nw])?$"
-_REFUSED = r"(svc|swi|hvc|smc|rfe|srs|eret|tb[bh]|b(?!ic|f[ic]|ti|l?x?$))\w*"
+_REFUSED = r"(svc|swi|hvc|smc|rfe|srs|eret|tb[bh]|b(?!ic|fi|fc(?!s)|ti|l?x?$))\w*"
 _NAMING = ("b", "bl", "blx", "cbz", "cbnz", "le", "wls")
 _STOPS = ("udf", "udf.w", "bkpt", "hlt")
 _ONLY_READS = r"(st(?!l?ex)|push|cmp|cmn|tst|teq|cbn?z|i?t[te]*|nop|pld|b|dmb|le)\w*(\.\w+)*"
@@ -67,11 +67,12 @@ def transfer(one: Instruction) -> Transfer | None:
     name, conditional = _plain(one.mnemonic)
     operands = one.operands
     if re.fullmatch(_NAMED, operands) and name in _NAMING:
-        if name in ("bl", "blx"):
-            return Transfer(Goes.CALL, switches=name == "blx")
-        return Transfer(Goes.BRANCH, falls=conditional or name != "b")
+        calls = name in ("bl", "blx")
+        falls = conditional or name != "b"
+        return Transfer(Goes.NAMED, falls=falls, calls=calls, switches=name == "blx")
     if name in ("bx", "blx"):
-        return Transfer(Goes.POINTER, operands, falls=conditional or name == "blx")
+        calls = name == "blx"
+        return Transfer(Goes.POINTER, operands, falls=conditional or calls, calls=calls)
     if name in _STOPS:
         return Transfer(Goes.STOP, falls=False)
     if re.fullmatch(_REFUSED, name):

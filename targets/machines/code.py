@@ -53,8 +53,7 @@ class Function:
 class Goes(Enum):
     """Where an instruction that is no ordinary one goes on."""
 
-    CALL = "to the address that it names, and comes back"
-    BRANCH = "to the address that it names"
+    NAMED = "to the address that it names"
     POINTER = "to the address that a register holds"
     MEMORY = "to an address that it loads"
     WORDS = "to one of the words behind it"
@@ -75,6 +74,8 @@ class Transfer:
         That holds the address.
     falls
         Whether the next instruction may be reached from it as well.
+    calls
+        Whether it comes back.
     switches
         Whether it changes between ARM and Thumb instructions.
     """
@@ -82,6 +83,7 @@ class Transfer:
     goes: Goes
     register: str = ""
     falls: bool = True
+    calls: bool = False
     switches: bool = False
 
 
@@ -126,6 +128,13 @@ class FlowRules:
     ambiguous: bytes = rb"(?!)"
     before_return: str = r"(?!)"
     constants: bool = False
+
+    def goes_on(self, one: Instruction | None) -> bool:
+        """Whether the instruction behind one may be reached from it; not if there is none."""
+        if one is None:
+            return False
+        transfer = self.transfer(one)
+        return transfer is None or transfer.falls
 
 
 @dataclass(frozen=True)

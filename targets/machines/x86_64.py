@@ -55,15 +55,15 @@ _HIDDEN_REGISTERS = frozenset({"rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rbp"})
 def _transfer(one: Instruction) -> Transfer | None:
     name, operands = one.mnemonic, one.operands
     if name in ("jmp", "call"):
-        falls = name == "call"
+        calls = name == "call"
         if re.fullmatch(_NAMED, operands):
-            return Transfer(Goes.CALL if falls else Goes.BRANCH, falls=falls)
+            return Transfer(Goes.NAMED, falls=calls, calls=calls)
         if operands in _WIDE:
-            return Transfer(Goes.POINTER, operands, falls)
+            return Transfer(Goes.POINTER, operands, calls, calls)
         loads = operands.startswith("QWORD PTR [")
-        return Transfer(Goes.MEMORY if loads else Goes.REFUSED, falls=falls)
+        return Transfer(Goes.MEMORY if loads else Goes.REFUSED, falls=calls, calls=calls)
     if re.fullmatch(_BRANCHES, name):
-        return Transfer(Goes.BRANCH)
+        return Transfer(Goes.NAMED)
     if name == "ret":
         return Transfer(Goes.RETURN, falls=False)
     if name in _STOPS:

@@ -165,6 +165,11 @@ HIDDEN = {
         _A32 + "f: add r3, r3, #1\ncmp r0, #0\nldreq r3, [r1]\nbx r3\n",
         "it jumps to a computed address: bx r3",
     ),
+    "a computed return behind a conditional one": Hidden(
+        "armv7-neon",
+        _A32 + "f: add lr, lr, #4\ncmp r0, #0\npopeq {r4, pc}\nbx lr\n",
+        "it jumps to a computed address: bx lr",
+    ),
     "a computed counter": Hidden(
         "armv7-neon", _A32 + "f: add pc, r0, r1\n", "or jumps to a computed address"
     ),
