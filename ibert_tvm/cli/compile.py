@@ -164,10 +164,12 @@ def command(
             facts.append(f"library {check}")
 
     listed = ", ".join(f"{b}x{s}" for b, s in pairs)
+    metadata = compiled.metadata
+    machine = statements.target_words(metadata["target"], metadata["required_cpu_features"])
     form = "" if options is None else f" as {_FORMS[options.kernels]}"
     lines = [
         *statements.quantization_lines(on_the_way),
-        f"wrote {output}: {document['bytes'] / 1e6:.1f} MB{form} for {target}, shapes {listed} "
+        f"wrote {output}: {document['bytes'] / 1e6:.1f} MB{form} for {machine}, shapes {listed} "
         f"(batch x tokens), in {seconds:.1f} s",
         *facts,
         *width_statements(report),

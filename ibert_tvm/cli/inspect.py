@@ -97,7 +97,7 @@ def document_of(path: Path) -> JsonDict:
 
 def _lines(document: JsonDict, every: bool) -> list[tuple[str, str]]:
     """Label and text of every line of the human form."""
-    from ..compiler.statements import device_statements
+    from ..compiler.statements import device_statements, target_words
     from ..quantization.source_scales import artefact_lines
 
     info = document["info"]
@@ -117,7 +117,7 @@ def _lines(document: JsonDict, every: bool) -> list[tuple[str, str]]:
         target = document["target"]
         lines += [
             ("digest", document["digest"]),
-            ("target", str(target.get("name", ""))),
+            ("target", target_words(target, document["required_cpu_features"])),
             ("runtime", _RUNTIMES.get(document["runtime"], document["runtime"])),
             ("runs on", _device_line(document)),
             ("needs", ", ".join(document["required_cpu_features"]) or "nothing special"),

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..common.strict_json import JsonObject
+
+
+def target_words(target: JsonObject, features: Sequence[str]) -> str:
+    """What a library runs on: ``host`` is whatever machine it was compiled on."""
+    name = str(target.get("name", ""))
+    if name != "host" or not features:
+        return name
+    machine = str(target.get("mtriple", "")).partition("-")[0].replace("x86_64", "x86-64")
+    return f"{machine} with {features[-1]}".strip() + " (host)"
 
 
 def quantization_lines(summary: JsonObject) -> list[str]:

@@ -23,9 +23,19 @@ from ..model.spans import LONGEST_ANSWER, Span, best_span
 from ..model.tokenization import Window
 from .metrics import nearest_neighbours, pairwise_cosine, row_cosine, spearman
 
+GRADES = {
+    "excellent": "in use the same as the float model",
+    "good": "near ties are decided otherwise now and then",
+    "fair": "some results change: measure your own task with --task",
+    "poor": "results change: --why says where quality is lost",
+}
+"""How close a model is, and what that means in use."""
+_CORRELATION, _SHARE = (0.999, 0.995, 0.98), (0.995, 0.98, 0.95)
+"""Least values of the grades above the last one."""
 
-def _figure(title: str, form: str = ".5f") -> Any:
-    return field(metadata={"title": title, "form": form})
+
+def _figure(title: str, form: str = ".5f", least: tuple[float, ...] = ()) -> Any:
+    return field(metadata={"title": title, "form": form, "least": least})
 
 
 _ERROR = "largest absolute error"
@@ -48,11 +58,11 @@ class Agreement:
         Share of the texts whose most similar other text is the same; None below three texts.
     """
 
-    cosine_mean: float = _figure("mean cosine to the float model")
+    cosine_mean: float = _figure("mean cosine to the float model", least=_CORRELATION)
     cosine_min: float = _figure("smallest cosine")
-    spearman: float | None = _figure("Spearman of pairwise similarities")
+    spearman: float | None = _figure("Spearman of pairwise similarities", least=_CORRELATION)
     max_abs_error: float = _figure(_ERROR)
-    same_nearest_neighbour: float | None = _figure("same nearest neighbour", ".1%")
+    same_nearest_neighbour: float | None = _figure("same nearest neighbour", ".1%", _SHARE)
 
     @classmethod
     def of(cls, reference: Array, candidate: Array) -> Agreement:
@@ -90,7 +100,7 @@ class LabelAgreement:
         Largest difference of two logits.
     """
 
-    same_label: float = _figure("same label", ".1%")
+    same_label: float = _figure("same label", ".1%", _SHARE)
     score_difference_mean: float = _figure("mean difference of scores")
     score_difference_max: float = _figure(_SCORE_ERROR)
     max_abs_error: float = _figure(_ERROR)
@@ -109,7 +119,7 @@ class RankAgreement:
         Of the differences of scores, before a function is applied.
     """
 
-    rank_correlation: float | None = _figure("Spearman of the texts' scores")
+    rank_correlation: float | None = _figure("Spearman of the texts' scores", least=_CORRELATION)
     mean_abs_error: float = _figure("mean absolute error")
     max_abs_error: float = _figure(_ERROR)
 
@@ -130,7 +140,7 @@ class TagAgreement:
         Largest difference of two logits.
     """
 
-    same_tag: float | None = _figure("same tag", ".1%")
+    same_tag: float | None = _figure("same tag", ".1%", _SHARE)
     tags: Mapping[str, float] = _figure("same tag", ".1%")
     score_difference_max: float = _figure(_SCORE_ERROR)
     max_abs_error: float = _figure(_ERROR)
@@ -150,7 +160,7 @@ class SpanAgreement:
         Largest difference of two logits.
     """
 
-    same_answer: float | None = _figure("same answer", ".1%")
+    same_answer: float | None = _figure("same answer", ".1%", _SHARE)
     score_difference_max: float | None = _figure("largest difference of an answer's score")
     max_abs_error: float = _figure(_ERROR)
 
@@ -170,11 +180,19 @@ class Figure:
         For people.
     form
         Python's format.
+    least
+        The least values of the first three of `GRADES`; empty where none says what is good.
     """
 
     key: tuple[str, ...]
     title: str
     form: str
+    least: tuple[float, ...] = ()
+
+    def grade(self, value: float) -> str:
+        """One of `GRADES`; empty where there are none."""
+        reached = sum(value >= least for least in self.least)
+        return [*reversed(GRADES)][reached] if self.least else ""
 
 
 def figures(document: Mapping[str, Any]) -> list[Figure]:
@@ -183,24 +201,34 @@ def figures(document: Mapping[str, Any]) -> list[Figure]:
     parts: list[Figure] = []
     measured = (fields(kind) for kind in get_args(AnyAgreement))
     for item in next((x for x in measured if {f.name for f in x} <= document.keys()), ()):
-        value, title, form = document[item.name], item.metadata["title"], item.metadata["form"]
+        value, (title, form, least) = document[item.name], item.metadata.values()
         if isinstance(value, Mapping):
             parts += [Figure((item.name, key), f"{title}, {key}", form) for key in value]
         elif value is not None:
-            found.append(Figure((item.name,), title, form))
+            found.append(Figure((item.name,), title, form, least))
     return [*found, *parts]
 
 
-def shown(agreement: AnyAgreement) -> list[tuple[str, str]]:
-    """Titles and values for people."""
+def verdict(document: Mapping[str, Any]) -> tuple[str, str]:
+    """The grade of the first number that has one, and what it means; empty without one."""
+    for figure in figures(document):
+        if figure.least:
+            grade = figure.grade(document[figure.key[0]])
+            return grade, GRADES[grade]
+    return "", ""
+
+
+def shown(agreement: AnyAgreement) -> list[tuple[str, str, str]]:
+    """Titles, values and grades for people, and what the first grade means."""
     document: JsonDict = asdict(agreement)
     rows = []
     for figure in figures(document):
         value: Any = document
         for name in figure.key:
             value = value[name]
-        rows.append((figure.title, format(value, figure.form)))
-    return rows
+        rows.append((figure.title, format(value, figure.form), figure.grade(value)))
+    grade, meaning = verdict(document)
+    return [*rows, (f"all in all {grade}", meaning, "")] if grade else rows
 
 
 Vectors = tuple[Array, Array]

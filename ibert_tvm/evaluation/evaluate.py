@@ -76,6 +76,8 @@ class Fidelity:
         classes, scores, classes of tokens, or answers.
     drop
         The mean of `text_errors`, which `quantize --max-drop` bounds whatever the kind.
+    text_errors
+        1 - cosine of the outputs of each text, in the order of the texts.
     layers
         In the order of the program; empty for a library, which shows none.
     """
@@ -85,6 +87,7 @@ class Fidelity:
     output: str
     agreement: AnyAgreement
     drop: float
+    text_errors: tuple[float, ...]
     layers: tuple[LayerFidelity, ...]
 
     def to_json(self) -> JsonDict:
@@ -92,6 +95,7 @@ class Fidelity:
         return {
             **asdict(self.agreement),
             "drop": self.drop,
+            "text_errors": list(self.text_errors),
             "texts": self.texts,
             "seq_len": self.seq_len,
             "output": self.output,
@@ -173,12 +177,14 @@ def fidelity(
         if progress is not None:
             progress(done, len(texts))
     order = range(len(texts))
+    errors = text_errors(*stacked([vectors[row] for row in order]))
     return Fidelity(
         texts=len(texts),
         seq_len=seq_len,
         output=info.outputs[0].name,
         agreement=comparison.agreement([(known or vectors)[row] for row in order], info),
-        drop=float(text_errors(*stacked([vectors[row] for row in order])).mean()),
+        drop=float(errors.mean()),
+        text_errors=tuple(errors.tolist()),
         layers=tuple(
             LayerFidelity(name, s.cosine, s.relative_error) for name, s in similarities.items()
         ),

@@ -150,6 +150,31 @@ def cosines(series: Sequence[Sequence[JsonObject]]) -> Chart | None:
     return Chart(_LEFT, _TOP, _RIGHT, _BOTTOM, (), tuple(ticks), tuple(drawn))
 
 
+_EDGES = (0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 2.0)
+
+
+def spread(errors: Sequence[float]) -> list[tuple[str, int]]:
+    """Count texts by their cosine, the closest first; ranges behind the furthest are left out.
+
+    Parameters
+    ----------
+    errors
+        1 - cosine of each text, as `ibert eval --json` lists them.
+    """
+    rows = []
+    for low, high in zip((-1.0, *_EDGES), _EDGES, strict=False):
+        title = f"below {1 - low:g}" if high > 1 else f"{1 - high:g} or more"
+        rows.append((title, sum(low < error <= high for error in errors)))
+    while rows and not rows[-1][1]:
+        rows.pop()
+    return rows
+
+
+def furthest(chart: Chart, count: int = 3) -> list[Mark]:
+    """The lowest marks of the first series, to be named: the highest of them first."""
+    return sorted(chart.series[0], key=lambda mark: mark.y)[-count:]
+
+
 def _error(cosine: float) -> float:
     """Distance from 1 as a power of ten, within what is drawn."""
     distance = max(1 - cosine, 10**_LEAST_ERROR)

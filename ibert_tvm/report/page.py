@@ -7,19 +7,24 @@ script and the style that are in it, by their hashes.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 from ..common.content_policy import content_policy
 from ..common.files import marked
 from ..common.strict_json import JsonDict, JsonObject
-from .charts import cosines, roofline
+from ..compiler.statements import target_words
+from ..evaluation.agreements import verdict
+from .charts import cosines, furthest, roofline, spread
 from .comparison import compare, fidelity_rows
 from .rails import draw_rails
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+_PATHS = ("path", "source", "model", "against", "library")
 SCHEMA_VERSION = 1
 """Of the document that a page holds."""
 PAGE = marked("a page that `ibert report` wrote", b'<meta name="generator" content="ibert_tvm')
@@ -43,12 +48,14 @@ def render_page(document: JsonObject) -> str:
 
     from .numbers import Numbers, key
 
+    document = _without_folders(document)
     numbers = Numbers(document)
     style, script = (_own(name) for name in ("page.css", "page.js"))
     artefacts = document["artefacts"]
     first = artefacts[0]
     layers = [_layers(artefact) for artefact in artefacts]
     graph = first["graph"]
+    fidelity = first["eval"] or first["layers"] or {}
     return (
         _environment()
         .get_template("page.html")
@@ -64,8 +71,13 @@ def render_page(document: JsonObject) -> str:
                 roofline(*_parts(first, row)) for row in (first["bench"] or {}).get("results", ())
             ],
             figures=fidelity_rows([first]),
+            verdict=verdict(fidelity),
+            texts=spread(fidelity.get("text_errors", ())),
+            target=_target(first),
+            busy=_busy(first),
             layers=layers[0],
             layer_chart=cosines(layers),
+            furthest=furthest,
             rails=[] if graph is None else draw_rails(graph["steps"], graph["outputs"]),
             comparison=compare(artefacts) if len(artefacts) > 1 else [],
         )
@@ -88,6 +100,28 @@ def _environment() -> Environment:
 
 def _own(name: str) -> str:
     return files(__package__).joinpath("template", name).read_text(encoding="utf-8")
+
+
+def _without_folders(value: Any, key: str = "") -> Any:
+    """A document without the folders that files lay in, which are nobody else's business."""
+    if isinstance(value, Mapping):
+        return {name: _without_folders(part, name) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(part) for part in value]
+    private = key in _PATHS and isinstance(value, str) and value.startswith(("/", "~"))
+    return PurePath(value).name if private else value
+
+
+def _target(artefact: JsonObject) -> str:
+    said = artefact["package"] or artefact["inspect"]
+    return target_words(said.get("target") or {}, said.get("required_cpu_features") or ())
+
+
+def _busy(artefact: JsonObject) -> bool:
+    """Whether other work had half of the processors, or more, when speed was measured."""
+    machine = (artefact["bench"] or {}).get("machine", {})
+    load = machine.get("load_average")
+    return load is not None and load >= machine["processors"] / 2
 
 
 def _layers(artefact: JsonObject) -> list[JsonDict]:

@@ -85,7 +85,7 @@ def test_ctrl_c_is_caught_by_what_gives_the_rest() -> None:
 def test_the_furthest_layers_are_shown_or_all() -> None:
     layers = tuple(LayerFidelity(str(n), 1 - n / 1000, None) for n in range(80))
     agreement = LabelAgreement(1.0, 0.0, 0.0, 0.0)
-    result = Fidelity(8, 16, "logits", agreement, 0.0, layers)
+    result = Fidelity(8, 16, "logits", agreement, 0.0, (0.0,), layers)
     for every, count in ((False, 5), (True, 80)):
         table = next(x for x in _shown(result, every)[2:] if isinstance(x, Table))
         assert len(table.rows) == count and ("79" in [row[0] for row in table.rows])

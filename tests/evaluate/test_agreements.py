@@ -12,6 +12,7 @@ import pytest
 from ibert_tvm.cli import eval as eval_command
 from ibert_tvm.evaluation.agreements import (
     COMPARISONS,
+    GRADES,
     Agreement,
     LabelAgreement,
     RankAgreement,
@@ -20,6 +21,7 @@ from ibert_tvm.evaluation.agreements import (
     comparison_of,
     figures,
     shown,
+    verdict,
 )
 from ibert_tvm.evaluation.metrics import text_errors
 from ibert_tvm.model.heads import KINDS
@@ -97,8 +99,9 @@ def test_tags_of_tokens_without_the_special_ones() -> None:
     assert found.same_tag == pytest.approx(2 / 3)
     assert found.tags == {"O": 1, "B-LOC": 0.5}
     assert found.max_abs_error == 1
-    rows = dict(shown(found))
-    assert rows["same tag"] == "66.7%" and rows["same tag, B-LOC"] == "50.0%"
+    rows = {title: (value, grade) for title, value, grade in shown(found)}
+    assert rows["same tag"] == ("66.7%", "poor") and rows["same tag, B-LOC"] == ("50.0%", "")
+    assert rows["all in all poor"][0] == GRADES["poor"]
     none = compare(info("token_logits", id2label=names), (a[:1], b[:1], window(None)))
     assert (none.same_tag, none.tags) == (None, {})
 
@@ -163,3 +166,21 @@ def test_models_of_pairs_are_compared_on_pairs(
     with pytest.raises(Seen) as seen:
         eval_command.compare(folder, tmp_path, lambda _: None, tmp_path / "texts.txt", "8", None)
     assert seen.value.args == (given,)
+
+
+@pytest.mark.parametrize(
+    ("cosine", "grade"),
+    [
+        (0.9993, "excellent"),
+        (0.999, "excellent"),
+        (0.9970, "good"),
+        (0.985, "fair"),
+        (0.957, "poor"),
+    ],
+)
+def test_a_cosine_has_a_verdict(cosine: float, grade: str) -> None:
+    agreement = Agreement(cosine, cosine, None, 0.01, None)
+    assert verdict(asdict(agreement)) == (grade, GRADES[grade])
+    (_, value, mark), *_ = shown(agreement)
+    assert (value, mark) == (f"{cosine:.5f}", grade)
+    assert verdict({}) == ("", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ibert_tvm.report.charts import cosines, roofline
+from ibert_tvm.report.charts import cosines, furthest, roofline, spread
 
 from .documents import bench
 
@@ -32,6 +32,25 @@ def test_along_a_diagonal_bytes_per_second_are_the_same() -> None:
     for mark in chart.series[0]:
         share = (mark.x - line.x1) / (line.x2 - line.x1)
         assert mark.y == pytest.approx(line.y1 + share * (line.y2 - line.y1))
+
+
+def test_texts_are_counted_by_their_cosine() -> None:
+    errors = [0.0, 0.00005, 0.0007, 0.003, 0.0031]
+    assert spread(errors) == [
+        ("0.9999 or more", 2),
+        ("0.9995 or more", 0),
+        ("0.999 or more", 1),
+        ("0.998 or more", 0),
+        ("0.995 or more", 2),
+    ]
+    assert spread([1.5])[-1] == ("below 0.9", 1)
+    assert spread([]) == []
+
+
+def test_the_furthest_values_are_named() -> None:
+    chart = cosines([[{"cosine": value} for value in (0.99, 0.9999, 0.95, 0.999)]])
+    assert chart is not None
+    assert [mark.index for mark in furthest(chart, 2)] == [0, 2]
 
 
 def test_nothing_known_is_no_chart() -> None:

@@ -110,6 +110,40 @@ def test_nothing_is_loaded_from_anywhere(html: str) -> None:
     assert re.findall(r"url\(|@import|https?://", html) == []
 
 
+def test_a_page_says_what_its_numbers_mean() -> None:
+    held = library()
+    held["eval"] = {**held["eval"], "cosine_mean": 0.997, "text_errors": [0.003, 0.0004]}
+    held["inspect"]["info"]["source"] = held["path"] = "/home/somebody/models/minilm"
+    held["inspect"]["target"] = {"name": "host", "mtriple": "x86_64-linux-gnu"}
+    held["inspect"]["required_cpu_features"] = ["avx2", "avx512_vnni"]
+    held["bench"]["machine"]["load_average"] = 1.0
+    html = render_page(document(held))
+    assert '<span class="badge good">good</span> near ties are decided' in html
+    assert "for x86-64 with avx512_vnni (host)." in html
+    assert "somebody" not in html and Page(html).document["artefacts"][0]["path"] == "minilm"
+    assert "busy: measure again" in html and ", on a busy machine" in html
+    assert re.findall(r">(0\.[0-9]+ or more)</th>.*?plain\">(\d+)<", html, re.S) == [
+        ("0.9999 or more", "0"),
+        ("0.9995 or more", "1"),
+        ("0.999 or more", "0"),
+        ("0.998 or more", "0"),
+        ("0.995 or more", "1"),
+    ]
+    idle = library()
+    assert "busy" not in render_page(document(idle)).split("<script", 1)[0].split("</style>")[1]
+
+
+def test_five_causes_are_drawn_and_what_helps_is_open() -> None:
+    held = library()
+    loss = held["why"]["losses"][0]
+    held["why"]["losses"] = [{**loss, "where": f"place {n}"} for n in range(26)]
+    html = render_page(document(held))
+    drawn = html.split("What costs most")[1].split("</table>")[0]
+    assert [f"place {n}" in drawn for n in range(6)] == [True] * 5 + [False]
+    assert "All 26 causes of loss" in html
+    assert "<h4>What would help" in html
+
+
 def test_what_is_missing_says_why() -> None:
     reasons = {
         "graph": "--model NAME.ibert was not given",
