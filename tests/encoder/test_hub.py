@@ -107,6 +107,7 @@ def test_a_download_is_asked_for_and_takes_what_is_read(
 def test_an_encoder_is_made_of_the_snapshot(
     cache: Path, monkeypatch: pytest.MonkeyPatch, encoder: Callable[..., Encoder]
 ) -> None:
+    pytest.importorskip("torch", reason="making a model folder needs torch")
     place = save_bert(cache / "models--sentence-transformers--tiny" / "snapshots" / "12ab")
     asked: list[Path] = []
     library = encoder("embedding").library.metadata.path

@@ -77,6 +77,7 @@ def test_the_card_is_one_of_the_hub(saved: Path) -> None:
     ):  # fmt: skip
         assert part in text, part
     (saved / "README.md").write_text("edited on the hub")
+    (saved / "model.so.verify.json").write_text("written again")
     Encoder(saved)
 
 
