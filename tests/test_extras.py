@@ -6,7 +6,14 @@ import re
 
 import tomllib
 
-from ibert_tvm.common.extras import EXTRAS, Extra, MissingExtraError, as_missing_extra, extra_of
+from ibert_tvm.common.extras import (
+    BASE,
+    EXTRAS,
+    Extra,
+    MissingExtraError,
+    as_missing_extra,
+    extra_of,
+)
 from tests.processes import ROOT
 
 # For who works on the project; `ibert doctor` is silent about them.
@@ -28,7 +35,8 @@ def test_the_record_says_what_pyproject_does() -> None:
     for name, extra in EXTRAS.items():
         assert (set(extra.distributions), set(extra.includes)) == users[name], name
     compiler = set(EXTRAS["compiler"].distributions)
-    assert not compiler & _extra(project["dependencies"])[0]
+    assert _extra(project["dependencies"])[0] == set(BASE)
+    assert not compiler & set(BASE)
 
 
 def test_every_extra_enables_something_and_says_how_to_have_it() -> None:

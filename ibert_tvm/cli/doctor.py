@@ -10,14 +10,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from ..common.errors import ExitCode, TargetError
-from ..common.extras import EXTRAS, Extra
+from ..common.extras import BASE, EXTRAS, Extra
 from .result import CommandResult
 from .tables import Table
 
 if TYPE_CHECKING:
     from ibert_tvm.targets import TargetDescription
 
-_REQUIRED = ("numpy", "psutil", "pyelftools", "tokenizers")
 # The combination that the constraints pin: with a later ffi, parts of TVM crash the interpreter.
 _TVM_VERSION = "0.27.0.post1"
 _FFI_SERIES = "0.1.14"
@@ -45,7 +44,7 @@ def command(*, verbose: bool = False) -> CommandResult:
     """
     checks = [
         _python(),
-        *map(_package, _REQUIRED),
+        *map(_package, BASE),
         *([] if EXTRAS["compiler"].missing() else _to_compile()),
         _processor(),
         _threads(),

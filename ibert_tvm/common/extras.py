@@ -22,6 +22,8 @@ _DISTRIBUTIONS = {
     "tvm_ffi": "apache-tvm-ffi",
     "z3": "z3-solver",
 }
+BASE = ("numpy", "pyelftools", "rich", "tokenizers", "typer")
+"""Distributions of the base installation."""
 
 
 @dataclass(frozen=True)
