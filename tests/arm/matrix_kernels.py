@@ -68,14 +68,14 @@ def linear(
         magnitude, spread = 2**31 - 1, 1.0 / (80 * depth**0.5)
         factors = p.random.uniform(spread / 2, spread, columns)
         if epilogue == "requantise":
-            return [p.requantise_short("out", y, factors, magnitude)]
-        wide = p.requantise_short("wide", y, factors, magnitude, STREAM, "int16")
+            return [p.narrowed("out", y, factors, magnitude)]
+        wide = p.narrowed("wide", y, factors, magnitude, STREAM, "int16")
         if residual is not None:
             low, high = STREAM
             return [p.emit(integer.add_short(wide, residual, name="sum", low=low, high=high))]
         scale = clipped_scale(GELU.limit, 9.0)
         g = p.emit(integer.gelu(wide, ClippedPolynomial.from_scale(scale, GELU), name="gelu"))
-        return [p.requantise_short("out", g, np.array([scale / 0.03]), 2**14)]
+        return [p.narrowed("out", g, np.array([scale / 0.03]), 2**14)]
 
     program = RowProgram("linear", "linear", rows, columns, seed)
     kernel = program.finish(target, body, rows * columns)

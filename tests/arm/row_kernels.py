@@ -70,7 +70,7 @@ def gelu(p: RowProgram) -> Sequence[relax.Var]:
     scale = clipped_scale(GELU.limit, 9.0)
     constants = ClippedPolynomial.from_scale(scale, GELU)
     g = p.emit(integer.gelu(p.rows_of("x"), constants, name="gelu"))
-    return [p.requantise_short("out", g, np.array([scale / 0.03]), 2**14, _UNSIGNED, "uint8", 6)]
+    return [p.narrowed("out", g, np.array([scale / 0.03]), 2**14, _UNSIGNED, "uint8", 6)]
 
 
 @row_kernel("gelu")
@@ -80,7 +80,7 @@ def gelu_paper(p: RowProgram) -> Sequence[relax.Var]:
     k = PaperGelu.from_scales(p.random.uniform(1e-5, 1e-4, p.channels))
     arrays = [p.parameter(name, getattr(k, name)) for name in ("q_b", "q_c", "q_1", "erf_shift")]
     g = p.emit(integer.gelu_paper(x, *arrays, name="gelu"))
-    return [p.requantise(g, np.round(k.scales / 0.05 * 2.0**50), 50)]
+    return [p.narrowed_wide(g, np.round(k.scales / 0.05 * 2.0**50), 50)]
 
 
 @row_kernel("silu")
@@ -91,7 +91,7 @@ def gate(p: RowProgram) -> Sequence[relax.Var]:
     y = p.input("y", p.entries(STREAM, p.shape, "int16")[:, ::-1], STREAM)
     constants = ClippedPolynomial.from_scale(clipped_scale(function.limit, 9.0), function)
     z = p.emit(integer.multiply(p.emit(integer.silu(x, constants, name="silu")), y, name="product"))
-    return [p.requantise_short("out", z, p.random.uniform(2**-23, 2**-18, p.channels), 2**28)]
+    return [p.narrowed("out", z, p.random.uniform(2**-23, 2**-18, p.channels), 2**28)]
 
 
 @row_kernel("sigmoid")
@@ -99,7 +99,7 @@ def sigmoid(p: RowProgram) -> Sequence[relax.Var]:
     """The logistic function of 15 bits, requantised to 8."""
     constants = ClippedPolynomial.from_scale(clipped_scale(SIGMOID.limit, 9.0), SIGMOID)
     g = p.emit(integer.sigmoid(p.rows_of("x"), constants, name="sigmoid"))
-    return [p.requantise_short("out", g, np.array([2.0**-7]), 2**15, _UNSIGNED, "uint8")]
+    return [p.narrowed("out", g, np.array([2.0**-7]), 2**15, _UNSIGNED, "uint8")]
 
 
 @row_kernel("rotate")
@@ -144,11 +144,11 @@ _NORM = {"name": "norm", "shift": 14, "low": STREAM[0], "high": STREAM[1], "dtyp
 
 
 def _gain(p: RowProgram) -> relax.Var:
-    return p.integers("gain", (-(2**14), 2**14))
+    return p.constants("gain", (-(2**14), 2**14))
 
 
 def _offset(p: RowProgram) -> relax.Var:
-    return p.integers("offset", (-(2**24), 2**24))
+    return p.constants("offset", (-(2**24), 2**24))
 
 
 def _rows_with_one_of(p: RowProgram, value: int) -> relax.Var:
@@ -168,7 +168,7 @@ def _normalised(p: RowProgram) -> relax.Var:
 def _narrowed(p: RowProgram, y: relax.Var) -> list[relax.Var]:
     """The stream in 15 bits, and requantised to 8 what a matrix reads."""
     factors = p.random.uniform(0.004, 0.008, p.channels)
-    return [y, p.requantise_short("out", y, factors, INPUT_LIMIT)]
+    return [y, p.narrowed("out", y, factors, INPUT_LIMIT)]
 
 
 def _by_row(p: RowProgram, x: relax.Var) -> list[relax.Var]:
@@ -189,7 +189,7 @@ def layer_norm_wide(p: RowProgram) -> Sequence[relax.Var]:
     x = p.rows_of("x", _WIDE, "int32")
     constants = LayerNormConstants(2**20 - 1, 5, 40, 16)
     y = p.emit(integer.layer_norm(x, _gain(p), _offset(p), constants, **_NORM))
-    return [p.requantise(y, p.random.integers(2**22, 2**23, p.channels), 30)]
+    return [p.narrowed_wide(y, p.random.integers(2**22, 2**23, p.channels), 30)]
 
 
 @row_kernel("layer_norm_short")
@@ -197,7 +197,7 @@ def norm_by_row(p: RowProgram) -> Sequence[relax.Var]:
     """LayerNorm of 15 bits: the stream in 15 bits, and in 8 by row what a matrix reads."""
     y = _normalised(p)
     factors = p.random.uniform(0.5, 0.9, p.channels)
-    divided = p.requantise_short("divided", y, factors, INPUT_LIMIT, STREAM, "int16")
+    divided = p.narrowed("divided", y, factors, INPUT_LIMIT, STREAM, "int16")
     return [y, *_by_row(p, divided)]
 
 
@@ -225,14 +225,14 @@ def rms_norm_wide(p: RowProgram) -> Sequence[relax.Var]:
     x = p.rows_of("x", _WIDE, "int32")
     constants = LayerNormConstants(2**20 - 1, 5, 40, 16)
     y = p.emit(integer.rms_norm(x, _gain(p), constants, **_NORM))
-    return [p.requantise(y, p.random.integers(2**22, 2**23, p.channels), 30)]
+    return [p.narrowed_wide(y, p.random.integers(2**22, 2**23, p.channels), 30)]
 
 
 @row_kernel("released_layer_norm")
 def released_norm(p: RowProgram) -> Sequence[relax.Var]:
     """LayerNorm of the preset `released`, requantised as that preset does, half to even."""
     x = p.rows_of("x", _WIDE, "int32")
-    offset = p.integers("offset", (-(2**30), 2**30), "int64")
+    offset = p.constants("offset", (-(2**30), 2**30), "int64")
     y = p.emit(integer.released_layer_norm(x, offset, ReleasedLayerNorm(5), name="norm"))
     reals = p.random.uniform(0.5, 1.0, p.channels) * 2.0**-25
     factors = exact_factors(reals * p.random.choice([-1, 1], p.channels), 2**54)
@@ -253,7 +253,7 @@ def released_norm(p: RowProgram) -> Sequence[relax.Var]:
 def residual_add(p: RowProgram) -> Sequence[relax.Var]:
     """The sum of two streams of 15 bits; one of them at another scale."""
     a, b = p.rows_of("a"), p.rows_of("b")
-    term = p.requantise_short("term", a, np.array([0.7]), INPUT_LIMIT, STREAM, "int16")
+    term = p.narrowed("term", a, np.array([0.7]), INPUT_LIMIT, STREAM, "int16")
     return [p.emit(integer.add_short(term, b, name="sum", low=STREAM[0], high=STREAM[1]))]
 
 
@@ -261,7 +261,7 @@ def residual_add(p: RowProgram) -> Sequence[relax.Var]:
 def requantise(p: RowProgram) -> Sequence[relax.Var]:
     """Accumulators to 8 bits, with a multiplier per channel."""
     x = p.rows_of("x", (-(2**22), 2**22), "int32")
-    return [p.requantise_short("out", x, p.random.uniform(1e-4, 1e-3, p.channels), 2**22)]
+    return [p.narrowed("out", x, p.random.uniform(1e-4, 1e-3, p.channels), 2**22)]
 
 
 @row_kernel("embedding")
@@ -270,9 +270,9 @@ def embedding(p: RowProgram) -> Sequence[relax.Var]:
     vocabulary = 50
     ids = p.input("ids", p.entries((0, vocabulary - 1), (1, p.rows), "int32"))
     table = p.parameter("table", p.entries(INT8, (vocabulary, p.channels), "int8"))
-    factors = p.integers("factors", (2**8, 2**11), count=vocabulary)
+    factors = p.constants("factors", (2**8, 2**11), count=vocabulary)
     wide = p.emit(integer.embedding(ids, table, factors, name="embedding", shift=6))
-    return [p.requantise_short("out", wide, np.array([0.9]), 2**13, STREAM, "int16")]
+    return [p.narrowed("out", wide, np.array([0.9]), 2**13, STREAM, "int16")]
 
 
 @row_kernel("mean_pool")

@@ -15,6 +15,7 @@ from ibert_tvm.relay_passes.spec.short_layer_norm import INPUT_LIMIT
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
 from ibert_tvm.targets import TargetDescription
 from tests.lowering import layout_of
+from tests.passes.models import ProgramBuilder
 
 Bounds = tuple[int, int]
 STREAM = (-INPUT_LIMIT, INPUT_LIMIT)
@@ -44,7 +45,7 @@ class RowKernel:
     entries: int
 
 
-class RowProgram:
+class RowProgram(ProgramBuilder):
     """The function of one fused kernel under construction, with random constants.
 
     Parameters
@@ -59,12 +60,10 @@ class RowProgram:
 
     def __init__(self, name: str, kind: str, rows: int, channels: int, seed: int) -> None:
         self.name, self.kind, self.rows, self.channels = name, kind, rows, channels
-        self.random = np.random.default_rng(seed)
-        self.builder = relax.BlockBuilder()
+        super().__init__(seed)
         self.arrays: dict[str, np.ndarray] = {}
         self.bounds: dict[str, Bounds] = {}
-        self.parameters: dict[str, np.ndarray] = {}
-        self.vars: list[relax.Var] = []
+        self.inputs: list[relax.Var] = []
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -81,17 +80,13 @@ class RowProgram:
         array.reshape(-1)[: len(edges)] = edges[: array.size]
         return array.astype(dtype)
 
-    def _variable(self, name: str, array: np.ndarray) -> relax.Var:
-        var = relax.Var(name, relax.TensorType(array.shape, str(array.dtype)))
-        self.vars.append(var)
-        return var
-
     def input(self, name: str, array: np.ndarray, bounds: Bounds | None = None) -> relax.Var:
-        """Add an input [batch, seq_len(, channels)], with proven bounds; before any parameter."""
+        """Add an input [batch, seq_len(, channels)], with proven bounds."""
         self.arrays[name] = array
         if bounds is not None:
             self.bounds[name] = bounds
-        return self._variable(name, array)
+        self.inputs.append(relax.Var(name, relax.TensorType(array.shape, str(array.dtype))))
+        return self.inputs[-1]
 
     def rows_of(self, name: str, bounds: Bounds = STREAM, dtype: str = "int16") -> relax.Var:
         """Add an input of random rows; by default a stream of 15 bits."""
@@ -105,23 +100,14 @@ class RowProgram:
             mask[:, :1] = 0
         return self.input("mask", mask)
 
-    def parameter(self, name: str, array: np.ndarray) -> relax.Var:
-        """Add an array of constants."""
-        self.parameters[name] = array
-        return self._variable(name, array)
-
-    def integers(
+    def constants(
         self, name: str, bounds: Bounds, dtype: str = "int32", count: int | None = None
     ) -> relax.Var:
         """Add random constants, one for each channel unless told otherwise."""
         shape = (self.channels if count is None else count,)
         return self.parameter(name, self.entries(bounds, shape, dtype))
 
-    def emit(self, call: relax.Call) -> relax.Var:
-        """Bind a call."""
-        return self.builder.emit(call)
-
-    def requantise_short(
+    def narrowed(
         self,
         name: str,
         x: relax.Var,
@@ -148,7 +134,7 @@ class RowProgram:
             )
         )
 
-    def requantise(self, x: relax.Var, multiplier: np.ndarray, shift: int) -> relax.Var:
+    def narrowed_wide(self, x: relax.Var, multiplier: np.ndarray, shift: int) -> relax.Var:
         """Bind a requantisation to 8 bits by multipliers of any width."""
         factor = self.parameter("out.multiplier", multiplier.astype("int32"))
         bounds = {"low": INT8[0], "high": INT8[1], "dtype": "int8"}
@@ -156,14 +142,9 @@ class RowProgram:
 
     def finish(self, target: TargetDescription, body: Body, entries: int) -> RowKernel:
         """Emit the kernel whose results `body` binds, and evaluate it by the specification."""
-        with self.builder.function("main"):
-            with self.builder.dataflow():
-                outputs = [self.builder.emit_output(value) for value in body(self)]
-            self.builder.emit_func_output(outputs if len(outputs) > 1 else outputs[0], self.vars)
-        module = relax.transform.Normalize()(self.builder.get())
-        module["main"] = module["main"].with_attrs(
-            {"num_input": len(self.arrays), "ibert.kernel": self.kind, "ibert.layer": self.name}
-        )
+        attrs = {"ibert.kernel": self.kind, "ibert.layer": self.name}
+        module = self.built(self.inputs, lambda: body(self))
+        module["main"] = module["main"].with_attrs(attrs)
         batch = next(iter(self.arrays.values())).shape[0]
         emitter = GroupEmitter(layout_of(target), self.parameters, self.bounds, batch)
         return RowKernel(

@@ -10,48 +10,31 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from tests.passes.models import encoder_program
+from tests.passes.models import ProgramBuilder, encoder_program
 
 
-class Builder:
+class Builder(ProgramBuilder):
     """Collects parameters and bindings of a function ``main(input_ids, attention_mask, ...)``."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.random = np.random.default_rng(seed)
-        self.batch, self.seq = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
-        kind = relax.TensorType([self.batch, self.seq], "int64")
+        super().__init__(seed)
+        kind = relax.TensorType([tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")], "int64")
         self.ids, self.mask = relax.Var("input_ids", kind), relax.Var("attention_mask", kind)
-        self.parameters: dict[str, np.ndarray] = {}
-        self.variables: list[relax.Var] = []
-        self.block = relax.BlockBuilder()
 
-    def parameter(self, name: str, array: Any, dtype: str) -> relax.Var:
-        self.parameters[name] = np.asarray(array, dtype)
-        var = relax.Var(name, relax.TensorType(self.parameters[name].shape, dtype))
-        self.variables.append(var)
-        return var
+    def parameter(self, name: str, array: Any, dtype: str | None = None) -> relax.Var:
+        return super().parameter(name, np.asarray(array, dtype))
 
     def values(self, name: str, bound: int, shape: tuple[int, ...], dtype: str) -> relax.Var:
-        return self.parameter(name, self.random.integers(-bound, bound + 1, shape), dtype)
-
-    def emit(self, call: relax.Call) -> relax.Var:
-        return self.block.emit(call)
+        return self.integers(name, -bound, bound, shape, dtype)
 
     def module(self, body: Callable[[Builder], Any]) -> tvm.IRModule:
-        """Run `body` inside the function; it returns the output or a tuple of outputs."""
-        with self.block.function("main", [self.ids, self.mask], attrs={"num_input": 2}):
-            with self.block.dataflow():
-                result = body(self)
-                fields = list(result) if isinstance(result, tuple) else result
-                output = self.block.emit_output(
-                    relax.Tuple(fields) if isinstance(fields, list) else fields
-                )
-            self.block.emit_func_output(output)
-        built = self.block.get()["main"]
-        function = relax.Function(
-            [self.ids, self.mask, *self.variables], built.body, built.ret_ty, True, built.attrs
-        )
-        return relax.transform.Normalize()(tvm.IRModule({"main": function}))
+        """The module whose output, or tuple of outputs, a function binds."""
+
+        def outputs() -> tuple[relax.Var, ...]:
+            result = body(self)
+            return result if isinstance(result, tuple) else (result,)
+
+        return self.built([self.ids, self.mask], outputs)
 
 
 @pytest.fixture

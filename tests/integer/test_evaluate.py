@@ -157,7 +157,7 @@ def test_an_unknown_function_is_refused(encoder, messages) -> None:
 
 
 def test_a_foreign_operator_is_refused(builder) -> None:
-    module = builder.module(lambda b: b.block.emit(relax.op.add(b.ids, b.ids), "odd"))
+    module = builder.module(lambda b: b.builder.emit(relax.op.add(b.ids, b.ids), "odd"))
     with pytest.raises(LoweringError) as caught:
         evaluate(module, inputs(1, 2), {})
     text = str(caught.value)

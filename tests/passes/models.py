@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,43 +127,35 @@ class ProgramBuilder:
             )
         )
 
-    def layer_norm_short(self, name: str, x: relax.Var) -> relax.Var:
-        """Bind a layer norm of 15 bits to int16; some gains are negative, one is zero."""
+    def layer_norm(self, name: str, x: relax.Var, short: bool = False) -> relax.Var:
+        """Bind a layer norm, of 15 bits if `short`, to int16; some gains are negative, one is 0."""
         channels = int(x.ty.shape.values[-1])
         gain = self.random.integers(-(2**14), 2**14, channels).astype("int32")
         gain[0] = 0
-        return self.emit(
-            integer.layer_norm_short(
-                x,
-                self.parameter(f"{name}.gain", gain),
-                self.integers(f"{name}.offset", -(2**24), 2**24, (channels,), "int32"),
-                ShortLayerNorm.from_scale(1e-3, 1e-12, channels),
-                name=name,
-                shift=14,
-                low=-32767,
-                high=32767,
-                dtype="int16",
-            )
+        operands = (
+            self.parameter(f"{name}.gain", gain),
+            self.integers(f"{name}.offset", -(2**24), 2**24, (channels,), "int32"),
         )
+        stored = {"shift": 14, "low": -32767, "high": 32767, "dtype": "int16"}
+        if short:
+            constants = ShortLayerNorm.from_scale(1e-3, 1e-12, channels)
+            call = integer.layer_norm_short(x, *operands, constants, name=name, **stored)
+        else:
+            constants = LayerNormConstants(2**20 - 1, 5, 40, 16)
+            call = integer.layer_norm(x, *operands, constants, name=name, **stored)
+        return self.emit(call)
 
-    def layer_norm(self, name: str, x: relax.Var) -> relax.Var:
-        """Bind a layer norm to int16; some gains are negative, one is zero."""
-        channels = int(x.ty.shape.values[-1])
-        gain = self.random.integers(-(2**14), 2**14, channels).astype("int32")
-        gain[0] = 0
-        return self.emit(
-            integer.layer_norm(
-                x,
-                self.parameter(f"{name}.gain", gain),
-                self.integers(f"{name}.offset", -(2**24), 2**24, (channels,), "int32"),
-                LayerNormConstants(2**20 - 1, 5, 40, 16),
-                name=name,
-                shift=14,
-                low=-32767,
-                high=32767,
-                dtype="int16",
-            )
-        )
+    def built(
+        self, inputs: Sequence[relax.Var], body: Callable[[], Sequence[relax.Var]]
+    ) -> tvm.IRModule:
+        """A module of ``main(*inputs, *parameters)``, whose results `body` binds."""
+        with self.builder.function("main"):
+            with self.builder.dataflow():
+                outputs = [self.builder.emit_output(value) for value in body()]
+            results = outputs if len(outputs) > 1 else outputs[0]
+            self.builder.emit_func_output(results, [*inputs, *self.vars])
+        main = relax.transform.Normalize()(self.builder.get())["main"]
+        return tvm.IRModule({"main": main.with_attr("num_input", len(inputs))})
 
 
 def encoder_program(
@@ -201,22 +194,16 @@ def encoder_program(
     batch, seq_len = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
     ids = relax.Var("input_ids", relax.TensorType([batch, seq_len], "int32"))
     mask = relax.Var("attention_mask", relax.TensorType([batch, seq_len], "int32"))
-    with p.builder.function("main", [ids, mask], attrs={"num_input": 2}):
-        with p.builder.dataflow():
-            outputs = _encoder(
-                p, ids, mask, hidden, heads, feed_forward, preset, activation, roberta
-            )
-            if masked:
-                last = p.emit(integer.mask_tokens(outputs[0], mask, name="last"))
-                outputs = (last, *outputs[1:])
-            results = [p.builder.emit_output(value) for value in outputs]
-        p.builder.emit_func_output(results)
-    built = p.builder.get()["main"]
-    function = relax.Function(
-        [ids, mask, *p.vars], built.body, built.ret_ty, built.is_pure, built.attrs
-    )
-    module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
-    return IntegerProgram(module, p.parameters)
+
+    def body() -> Sequence[relax.Var]:
+        last, *others = _encoder(
+            p, ids, mask, hidden, heads, feed_forward, preset, activation, roberta
+        )
+        if masked:
+            last = p.emit(integer.mask_tokens(last, mask, name="last"))
+        return [last, *others]
+
+    return IntegerProgram(p.built([ids, mask], body), p.parameters)
 
 
 def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, roberta):
@@ -297,7 +284,7 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
         outer = requantise("outer_wide", outer, 0.3, **bounds, dtype="int16", channels=hidden)
         residual = requantise("residual_2", hidden_state, 0.6, **bounds, dtype="int16")
         total = p.emit(integer.add_short(outer, residual, name="output_sum", **bounds))
-        last = p.layer_norm_short("output_norm", total)
+        last = p.layer_norm("output_norm", total, short=True)
     else:
         outer = p.requantise("outer_wide", outer, 0.5, -(2**19), 2**19, "int32")
         residual = p.requantise("residual_2", hidden_state, 0.9, -(2**19), 2**19, "int32")

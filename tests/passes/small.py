@@ -45,17 +45,7 @@ def small_program(body: Body, seed: int = 0, **inputs: str) -> IntegerProgram:
     }
     for name, dtype in inputs.items():
         named[name] = relax.Var(name, relax.TensorType([batch, seq_len, CHANNELS], dtype))
-    leading = list(named.values())
-    with p.builder.function("main", leading, attrs={"num_input": len(leading)}):
-        with p.builder.dataflow():
-            outputs = [p.builder.emit_output(value) for value in body(p, named)]
-        p.builder.emit_func_output(outputs if len(outputs) > 1 else outputs[0])
-    built = p.builder.get()["main"]
-    function = relax.Function(
-        [*leading, *p.vars], built.body, built.ret_ty, built.is_pure, built.attrs
-    )
-    module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
-    return IntegerProgram(module, p.parameters)
+    return IntegerProgram(p.built([*named.values()], lambda: body(p, named)), p.parameters)
 
 
 def outputs_of(
