@@ -23,6 +23,7 @@ from ibert_tvm.common import array_file, file_seal, integrity, schema, strict_js
 from ibert_tvm.common.array_file import read_arrays
 from ibert_tvm.common.errors import DocumentError, LibraryError, ModelError, TargetError
 from ibert_tvm.common.file_seal import sealed_bytes
+from ibert_tvm.encoder import saved
 from ibert_tvm.frontend import folder_files
 from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.folder_files import inside, weight_files
@@ -37,6 +38,7 @@ from ibert_tvm.targets.rpc import address
 from ibert_tvm.targets.rpc.errors import BoardError
 from ibert_tvm.targets.rpc.processor import BoardDescription
 from ibert_tvm.targets.seal import seal_library
+from ibert_tvm.verification import certificate, signature
 from tests.runtime.conftest import TinyModel
 from tests.small_package import small_package
 from tests.snapshots import Messages
@@ -304,6 +306,9 @@ def test_limits_are_those_that_are_documented() -> None:
         ),
         ("JSON of a model folder", folder_files.MAX_BYTES, folder_files.MAX_DEPTH),
         ("answer of a tracker", address._LARGEST_MESSAGE, address._MAX_DEPTH),
+        ("signatures and keys", signature._MAX_BYTES, signature._MAX_DEPTH),
+        ("certificates", certificate._MAX_BYTES, certificate._MAX_DEPTH),
+        ("`encoder.json` of a saved encoder", saved._MAX_BYTES, saved._MAX_DEPTH),
         ("`ibert_model.json` of a package", package._MAX_BYTES, package._MAX_DEPTH),
     ):
         assert rows[name][:2] == [f"{max_bytes // mib} MiB", str(depth)], name
