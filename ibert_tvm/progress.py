@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from .common.terminal import printable
@@ -16,6 +17,8 @@ _logger = logging.getLogger(__name__)
 
 _EVERY = 10.0
 """Seconds between lines."""
+_LINES = ContextVar("_LINES", default=True)
+"""Whether lines are wanted, where there is no terminal."""
 _SOON = 0.05
 """Share of the work that has to be done before its time says anything."""
 
@@ -152,8 +155,18 @@ def progress(
 
 
 @contextmanager
+def without_lines(wanted: bool = True) -> Iterator[None]:
+    """Show nothing in the block where stderr is no terminal, if that is wanted."""
+    token = _LINES.set(not wanted)
+    try:
+        yield
+    finally:
+        _LINES.reset(token)
+
+
+@contextmanager
 def _lines(estimate: Estimate) -> Iterator[Callable[[str], None]]:
-    doing = ""
+    doing, wanted = "", _LINES.get()
     ended = threading.Event()
 
     def show(text: str) -> None:
@@ -162,7 +175,7 @@ def _lines(estimate: Estimate) -> Iterator[Callable[[str], None]]:
         _logger.info(text)
 
     def tell() -> None:
-        while not ended.wait(_EVERY):
+        while wanted and not ended.wait(_EVERY):
             left = estimate.left
             rest = "" if left is None else f", {clock(left)} left"
             line = f"{doing}: {estimate.done:.0%} done, {clock(estimate.elapsed)}{rest}"

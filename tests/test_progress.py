@@ -13,7 +13,7 @@ import time
 import pytest
 
 from ibert_tvm import progress as progress_module
-from ibert_tvm.progress import Estimate, clock, progress
+from ibert_tvm.progress import Estimate, clock, progress, without_lines
 
 
 class _Clock:
@@ -163,6 +163,9 @@ def test_elsewhere_there_is_a_line_every_ten_seconds(
         line.advance(1, 2)
         time.sleep(0.2)
     first, *_ = capsys.readouterr().err.splitlines()[-3:]
+    with without_lines(), progress("importing"):
+        time.sleep(0.1)
+    assert capsys.readouterr().err == ""
     assert re.fullmatch(r"calibrating\\x1b\[2J: 62% done, 0:00, 0:00 left", first)
 
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 from ..common.errors import ErrorReport, ExitCode, UsageError, describe
 from ..common.extras import as_missing_extra
 from ..common.terminal import printable
+from ..progress import without_lines
 from .result import CommandResult
 from .tables import width
 
@@ -90,7 +91,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     _configure_logging(verbose)
     signals = _Signals()
     try:
-        with signals.caught():
+        # With --json there is one document on stderr, or none.
+        with signals.caught(), without_lines(as_json):
             result = _invoke(words)
             if not isinstance(result, CommandResult):  # an exit code, from --help or an interrupt
                 if result == ExitCode.INTERRUPTED:
