@@ -32,7 +32,7 @@ _FLOAT_FUNCTION = (
 # What libraries under Linux call: memory, threads, the C runtime's hooks, the processor's features,
 # TVM's runtime. Nothing that changes what is executable, or finds functions by their names.
 _LIBRARY_CALL = re.compile(
-    r"(?:mem(?:set|cpy|move)|open(?:64)?|read|close|str(?:chr|str))|TVM\w+|pthread_\w+"
+    r"(?:mem(?:set|cpy|move)|open(?:64)?|read|close|str(?:chr|str))|(?:__)?TVM\w+|pthread_\w+"
     r"|__(?:mem(?:set|cpy|move)|read)_chk|__open(?:64)?_2|__stack_chk_\w+|sched_yield|sigfillset"
     r"|uname|sysconf|(?:__)?getauxval|__tls_get_addr|__register_atfork|__cxa_finalize|_ITM_\w+"
     r"|__gmon_start__|__aeabi_(?:mem\w+|read_tp)"

@@ -63,3 +63,9 @@ def test_no_instruction_computes_with_floats(target: str, settings: dict, tmp_pa
 )
 def test_helpers_are_recognised(name: str) -> None:
     assert X86_64.is_float_function(name)
+
+
+def test_libraries_may_call_memory_threads_and_tvm_alone() -> None:
+    called = ["memcpy", "pthread_create", "TVMFFIErrorSetRaised", "__TVMBackendParallelLaunch"]
+    assert all(map(X86_64.is_call, called))
+    assert not any(map(X86_64.is_call, ["mprotect", "mmap", "dlsym", "syscall", "expf", "write"]))

@@ -126,7 +126,7 @@ def test_a_float_in_c(package: Package, folder: Path, tmp_path: Path) -> None:
     kernels.write_text(text + "\nint planted(int x) { return (int)(x * 0.5f); }\n")
     write_manifest(path)
     assert (
-        "__aeabi_i2f: a library function of floating point"
+        "__aeabi_fmul: a library function of floating point"
         in (failed(path, folder)["no floating point"])
     )
 
