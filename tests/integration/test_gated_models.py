@@ -44,6 +44,7 @@ def test_smoothing_divides_the_product_by_channel() -> None:
     assert len(set(forms["matmul"]["scale"])) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(MODELS, "silu"))
 def test_both_sides_of_the_gate_are_one_kernel(name: str) -> None:
     found = kernels(lowered(gated_model(name), "x86-64-v3", [(2, 13)]).fused.module)

@@ -52,6 +52,7 @@ def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
     assert 10 * np.log10(ratio) > (40 if preset == "accurate" else 36)
 
 
+@pytest.mark.slow
 def test_kernels_of_norms_end_in_what_attention_reads() -> None:
     made = lowered(grouped_model("rms"), "x86-64-v3", [(2, LENGTH)])
     found = [[op for op, _ in kernel] for kernel in kernels(made.fused.module).values()]

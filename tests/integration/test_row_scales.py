@@ -43,6 +43,7 @@ def test_a_text_has_the_same_integers_in_any_batch(name: str) -> None:
             np.testing.assert_array_equal(found[0, :length], together[row, :length])
 
 
+@pytest.mark.slow
 def test_projections_with_scales_of_rows_are_one_product() -> None:
     made = lowered(row_scale_model("bert"), "x86-64-v3", [(2, 13)])
     found = [[op for op, _ in kernel] for kernel in kernels(made.fused.module).values()]
