@@ -319,15 +319,16 @@ class Tokenizer:
             self._tokenizer.no_truncation()
             with refusing(_BEHAVIOUR):
                 encodings = self._tokenizer.encode_batch(items)
-            truncated = tuple(i for i, e in enumerate(encodings) if len(e.ids) > max_length)
+            truncated = tuple(i for i, e in enumerate(encodings) if len(e) > max_length)
             if truncated:
+                del encodings  # those of a long text have tens of megabytes
                 self._tokenizer.enable_truncation(max_length, direction=self.truncation_side)
                 with refusing(_BEHAVIOUR):
                     encodings = self._tokenizer.encode_batch(items)
         for index, encoding in enumerate(encodings, first):
             if not encoding.ids:
                 raise _no_token(index)
-            if len(encoding.ids) > max_length:
+            if len(encoding) > max_length:
                 raise InputError(
                     f"text {index} cannot be cut to {max_length} tokens",
                     why=f"with its special tokens it still has {len(encoding.ids)}",
