@@ -2,6 +2,7 @@
 
     python -m benchmarks.serving
     python -m benchmarks.serving --backends-python peers/bin/python --seconds 120
+    python -m benchmarks.serving --peers ibert,ibert@7ec0376 --extra 0     # two commits
 
 Clients ask for vectors of the held-out texts and of lines of documentation, one to eight texts a
 request, each as soon as it has its answer. Every answer is compared: this project's with what the
@@ -38,6 +39,8 @@ import numpy as np
 import psutil
 
 from .measure import busy_seconds
+from .peers import commit_of, place_of
+from .peers.commit import Place
 from .process import ending_with_this
 from .store import new_result, save_with_text
 
@@ -51,6 +54,12 @@ PEERS = {
     "onnx-int8": "sentence-transformers, ONNX INT8",
     "openvino-int8": "sentence-transformers, OpenVINO INT8",
 }
+_MAKE = """
+import sys
+from pathlib import Path
+from ibert_tvm.encoder.prepared import Options, prepared_library
+print(prepared_library(Path(sys.argv[1]), Options()))
+"""
 _SIZES = (1, 1, 1, 2, 4, 8)
 """Texts of a request, drawn from these: queries, and documents in small batches."""
 _ALIKE = 0.8
@@ -165,7 +174,7 @@ def _right(vectors: np.ndarray, expected: np.ndarray, exact: bool) -> bool:
 class Server:
     """A server in a process, stopped except while it is its turn."""
 
-    def __init__(self, name: str, command: list[str]) -> None:
+    def __init__(self, name: str, command: list[str], root: Path = ROOT) -> None:
         self.name, self.load = name, Load()
         self.processor = self.clock = 0.0
         self.peak_mib = 0.0
@@ -173,7 +182,7 @@ class Server:
         with self._log.open("w") as stream:
             self._process = subprocess.Popen(
                 ending_with_this(command),
-                cwd=ROOT,
+                cwd=root,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
@@ -227,9 +236,31 @@ class Server:
         self._log.unlink(missing_ok=True)
 
 
-def _command(options: argparse.Namespace, name: str, *more: object) -> list[str]:
+def _place(options: argparse.Namespace, name: str) -> Place:
+    """Where a server runs; checkouts of commits are those of `benchmarks.cpu`."""
+    return place_of(name, options.cache.parent)
+
+
+def _library(options: argparse.Namespace, name: str) -> Path:
+    """The library that a commit's own sources make of the model, once."""
     if name == "ibert":
-        words: list[object] = [sys.executable, "-m", "ibert_tvm", "serve", options.library]
+        return Path(options.library)
+    place = _place(options, name)
+    done = subprocess.run(
+        [sys.executable, "-c", _MAKE, str(options.model)],
+        cwd=place.root,
+        env={**os.environ, "XDG_CACHE_HOME": str(place.cache / "ibert")},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return Path(done.stdout.splitlines()[-1])
+
+
+def _command(options: argparse.Namespace, name: str, *more: object) -> list[str]:
+    if name == "ibert" or commit_of(name):
+        library = _library(options, name)
+        words: list[object] = [sys.executable, "-m", "ibert_tvm", "serve", library]
         words += ["--port", 0, "--threads", options.threads, "--workers", options.workers, *more]
     else:
         python = sys.executable if name == "torch" else options.backends_python
@@ -268,8 +299,8 @@ def _row(server: Server) -> dict[str, Any]:
 
 
 @contextmanager
-def _started(name: str, command: list[str]) -> Iterator[Server]:
-    server = Server(name, command)
+def _started(name: str, command: list[str], root: Path = ROOT) -> Iterator[Server]:
+    server = Server(name, command, root)
     try:
         yield server
     finally:
@@ -293,7 +324,9 @@ def _measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
         servers = []
         for name in options.peers:
             try:
-                server = stack.enter_context(_started(name, _command(options, name)))
+                server = stack.enter_context(
+                    _started(name, _command(options, name), _place(options, name).root)
+                )
             except RuntimeError as error:
                 result["skipped"][name] = str(error)
                 LOG.warning("%s: %s", name, error)
@@ -312,7 +345,7 @@ def _measure(options: argparse.Namespace, result: dict[str, Any]) -> None:
         for server, _ in servers:
             result["rows"].append(row := _row(server))
             LOG.info("%s", row)
-    if "ibert" in options.peers:
+    if "ibert" in options.peers and options.extra:
         result["killed"] = _killed(options, drive(True, options.clients))
         result["flooded"] = _flooded(options, drive(True, 4 * options.clients))
 
@@ -405,7 +438,8 @@ def _markdown(result: dict[str, Any]) -> str:
         others = sum(count for status, count in row["statuses"].items() if status != "200")
         body.append(
             [
-                PEERS[row["peer"]], f"{speed:.0f}", ahead[0], f"{row['p50_ms']:.0f}",
+                PEERS.get(row["peer"], row["peer"]), f"{speed:.0f}", ahead[0],
+                f"{row['p50_ms']:.0f}",
                 f"{row['p99_ms']:.0f}", f"{used:.2f}", ahead[1], str(row["resident_mib"]),
                 f"{row['requests']}", str(others), str(row["wrong"]),
             ]
@@ -490,10 +524,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--backends-python", type=Path, help="Python with optimum's packages")
     options = parser.parse_args(arguments)
     options.peers = options.peers.split(",")
-    unknown = [name for name in options.peers if name not in PEERS]
+    unknown = [name for name in options.peers if name not in PEERS and not commit_of(name)]
     if unknown:
         parser.error(f"--peers: {unknown[0]!r} is not valid; known: {', '.join(PEERS)}")
-    if min(options.clients, options.seconds, options.turn, options.extra, options.threads) <= 0:
+    if min(options.clients, options.seconds, options.turn, options.threads) <= 0:
         parser.error("numbers must be positive")
     return options
 

@@ -6,6 +6,7 @@ import itertools
 
 import numpy as np
 
+from benchmarks import serving_attack, start_up
 from benchmarks.serving import Load, _markdown, _right, requests_of
 from tests.benchmarks.documents import document
 from tests.snapshots import Messages
@@ -56,3 +57,27 @@ def test_turns_add_up() -> None:
     load = Load([1.0], 2, 0, {200: 1})
     load.add(Load([2.0, 3.0], 4, 1, {200: 2, 503: 1}))
     assert load == Load([1.0, 2.0, 3.0], 6, 1, {200: 3, 503: 1})
+
+
+def test_what_an_attack_does_beyond_the_bounds_is_named(messages: Messages) -> None:
+    quiet = {
+        **{"attack": "", "requests": 2000, "failed": 0, "wrong": 0, "p50_ms": 9.0, "p99_ms": 20.0},
+        **{"health_ms": 5, "resident_mib": 200},
+    }
+    attacked = {**quiet, "attack": "slow headers", "p99_ms": 60.0, "resident_mib": 300}
+    assert serving_attack.exceeded(quiet, attacked) == []
+    changes = {"failed": 1, "wrong": 1, "p99_ms": 60.1, "health_ms": 1001, "resident_mib": 301}
+    rows = [quiet, attacked, *(attacked | {name: value} for name, value in changes.items())]
+    found = [{**row, "exceeded": serving_attack.exceeded(quiet, row)} for row in rows]
+    assert [len(row["exceeded"]) for row in found] == [0, 0, 1, 1, 1, 1, 1]
+    settings = {"model": "m", "rate": 200.0, "seconds": 10.0}
+    messages.check(serving_attack._markdown(document(*found, settings=settings)))
+
+
+def test_the_start_is_compared_by_processor_time(messages: Messages) -> None:
+    rows = [
+        {"command": command, "peer": peer, "clock_ms": [9.0, 9.5], "processor_ms": [least, 8.5]}
+        for command in ("python", "ibert run")
+        for peer, least in (("ibert", 8.4), ("ibert@x", 8.0))
+    ]
+    messages.check(start_up._markdown(document(*rows, settings={"rounds": 3})))
