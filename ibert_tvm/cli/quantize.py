@@ -137,6 +137,7 @@ def command(
     started = time.perf_counter()
     with progress({"importing the model": 1, "calibrating": 4}) as line:
         from ..quantization import quantize
+        from ..quantization.batches import spread
         from ..quantization.scale_source import scale_source
         from ..quantization.search import search as search_recipes
 
@@ -172,6 +173,7 @@ def command(
             )
     quantized.save(output)
     chosen = quantized.quantization["calibration"]
+    used = batches and spread(batches, chosen.get("options", {}).get("most_texts"))
     document: JsonDict = {
         "output": str(output),
         "preset": quantized.preset,
@@ -179,7 +181,7 @@ def command(
         "observer": chosen.get("options", {}).get("observer"),
         "head": quantized.info.head,
         "architecture": quantized.info.architecture,
-        "calibration_texts": _sequences(batches),
+        "calibration_texts": _sequences(used),
         "calibration_sequences": chosen.get("sequences", 0),
         "notes": list(quantized.info.notes),
         "seq_len": length,

@@ -276,7 +276,7 @@ def batches_of(
             why=f"it is a {type(calibration).__name__}",
             todo="give a list of texts, or a list of batches",
         )
-    items = _spread(list(calibration), options.most_texts)
+    items = list(spread(list(calibration), options.most_texts))
     texts: list[Text] = [item for item in items if _is_text(item)]
     arrays = [item for item in items if isinstance(item, Mapping)]
     if len(texts) + len(arrays) != len(items) or (texts and arrays):
@@ -314,7 +314,7 @@ def batches_of(
     return batches_of_texts(texts, tokenizer, model.info, model.info.length(options.seq_len))
 
 
-def _spread(items: list[Any], most: int | None) -> list[Any]:
+def spread(items: Sequence[Any], most: int | None) -> Sequence[Any]:
     """At most so many of the items, evenly spread."""
     if most is None or len(items) <= most:
         return items

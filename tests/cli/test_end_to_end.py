@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +112,18 @@ def test_quantize_says_what_it_did(
     assert inspected["info"]["head"] == "none"
     dtypes = {parameter["dtype"] for parameter in inspected["parameters"]}
     assert {"int8", "int32"} <= dtypes <= {"int8", "int16", "int32", "int64", "uint8"}
+
+
+@pytest.mark.slow
+def test_texts_and_sequences_are_counted_apart(
+    ibert: Callable[..., Outcome], source: Path, tmp_path: Path
+) -> None:
+    texts = tmp_path / "many.txt"
+    texts.write_text("\n".join(f"{text} {count}" for count in range(40) for text in _TEXTS[:4]))
+    words = ("quantize", source, "-o", tmp_path / "m.ibert", "--calibration", texts)
+    said = ibert(*words, "--seq-len", "8", "--fidelity", "quick").stdout
+    found = re.search(r"120 calibration texts \((\d+) sequences, with pieces\)", said)
+    assert found is not None and 120 < int(found[1]) <= 240, said
 
 
 @pytest.mark.slow
