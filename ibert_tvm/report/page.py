@@ -48,7 +48,7 @@ def render_page(document: JsonObject) -> str:
 
     from .numbers import Numbers, key
 
-    document = _without_folders(document)
+    document = without_folders(document)
     numbers = Numbers(document)
     style, script = (_own(name) for name in ("page.css", "page.js"))
     artefacts = document["artefacts"]
@@ -102,12 +102,12 @@ def _own(name: str) -> str:
     return files(__package__).joinpath("template", name).read_text(encoding="utf-8")
 
 
-def _without_folders(value: Any, key: str = "") -> Any:
+def without_folders(value: Any, key: str = "") -> Any:
     """A document without the folders that files lay in, which are nobody else's business."""
     if isinstance(value, Mapping):
-        return {name: _without_folders(part, name) for name, part in value.items()}
+        return {name: without_folders(part, name) for name, part in value.items()}
     if isinstance(value, list):
-        return [_without_folders(part) for part in value]
+        return [without_folders(part) for part in value]
     private = key in _PATHS and isinstance(value, str) and value.startswith(("/", "~"))
     return PurePath(value).name if private else value
 
