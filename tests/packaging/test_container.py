@@ -91,7 +91,7 @@ def test_what_it_copies_installs_and_what_it_runs_serves(tmp_path: Path) -> None
     models = tmp_path / "models"
     models.mkdir()
     (model,) = json.loads(of("CMD")[-1])
-    tiny("embedding").build(models / model, runtime="none")
+    tiny("embedding").build(models / model)
 
     entry = json.loads(of("ENTRYPOINT")[-1])
     assert entry[0] == "ibert"
