@@ -71,7 +71,7 @@ def options_of(fidelity: str, **changes: Any) -> CalibrationOptions:
     ----------
     fidelity
         One of `FIDELITIES`. ``fast``: a scale per value, chosen for the smallest mean error.
-        ``quick``: the forms of ``default``, quantised in a fifth of the time.
+        ``quick``: the forms of ``default``, quantised in half of the time.
         ``default``: zero points per channel, which leave the first tokens of texts as they are,
         biases that make up for rounding, ranges that clip nothing of what calibration saw, split
         channels, tables of positions in 16 bits. ``best``: the same, but for what linear layers
