@@ -10,12 +10,14 @@ that is lost twice is the likely reason, and its request is told to try again.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import threading
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ _logger = logging.getLogger(__name__)
 
 _TRIES = 2
 """How often a text is computed, if what computes it is lost."""
+_SECONDS_PER_TOKEN = 200e-6
+"""By which a text lets others go first for every token that its request has before it."""
 _LOOK_SECONDS = 1.0
 """How long a worker that has nothing to do may be gone before that is seen."""
 _PAUSES = (0.1, 5.0)
@@ -84,7 +88,7 @@ class Batcher:
         self._batch_tokens, self._queue_tokens = batch_tokens, queue_tokens
         self._observe, self._restarted = observe, restarted
         self._changed = threading.Condition()
-        self._waiting: deque[_Text] = deque()
+        self._waiting: list[_Text] = []  # a heap, in the order of turns
         self._tokens = 0
         self._closed = False
         self._failing: set[Runner] = set()
@@ -145,7 +149,12 @@ class Batcher:
                 todo="send its texts in several requests",
             )
         job = _Job(len(rows), output)
-        texts = [_Text(job, row, ids, types) for row, (ids, types) in enumerate(rows)]
+        now, before = time.monotonic(), 0
+        texts = []
+        for row, (ids, types) in enumerate(rows):
+            before += len(ids)
+            turn = now + before * _SECONDS_PER_TOKEN
+            texts.append(_Text(turn, next(_NUMBERS), job, row, ids, types))
         with self._changed:
             if self._closed:
                 raise _closed()
@@ -158,7 +167,8 @@ class Batcher:
                     todo="try again later",
                 )
             self._tokens += total
-            self._waiting.extend(texts)
+            for text in texts:
+                heapq.heappush(self._waiting, text)
             self._changed.notify_all()
         return job.future
 
@@ -234,7 +244,7 @@ class Batcher:
                     alone = any(text.tries for text in (*texts[:1], self._waiting[0]))
                     if texts and (alone or tokens + size > most):
                         break
-                    text = self._waiting.popleft()
+                    text = heapq.heappop(self._waiting)
                     self._tokens -= size
                     if not text.job.future.done():  # given up, or failed with another of its texts
                         texts.append(text)
@@ -248,10 +258,11 @@ class Batcher:
         """Put texts back to the front, or fail those that were there before."""
         _logger.warning("%d texts are computed again: %s", len(texts), error)
         with self._changed:
-            for text in reversed(texts):
+            for text in texts:
                 text.tries += 1
                 if text.tries < _TRIES:
-                    self._waiting.appendleft(text)
+                    text.turn = 0.0
+                    heapq.heappush(self._waiting, text)
                     self._tokens += len(text.ids)
             self._changed.notify_all()
         for text in texts:
@@ -334,13 +345,18 @@ class _Job:
                 self.future.set_exception(error)
 
 
-@dataclass(slots=True)
-class _Text:
-    """One text of a request."""
+_NUMBERS = itertools.count()
 
-    job: _Job
-    row: int
-    ids: NDArray[np.int32]
-    types: NDArray[np.int32]
-    tries: int = 0
-    done: bool = False
+
+@dataclass(order=True, slots=True)
+class _Text:
+    """One text of a request; those of large requests have later turns, so that none waits long."""
+
+    turn: float
+    number: int
+    job: _Job = field(compare=False)
+    row: int = field(compare=False)
+    ids: NDArray[np.int32] = field(compare=False)
+    types: NDArray[np.int32] = field(compare=False)
+    tries: int = field(compare=False, default=0)
+    done: bool = field(compare=False, default=False)

@@ -216,3 +216,17 @@ def test_a_runner_that_does_not_start_at_all() -> None:
     with pytest.raises(LibraryError, match="a worker did not start"):
         Batcher([good, bad], 10, 10)
     assert not good.alive
+
+
+def test_a_large_request_lets_small_ones_go_first(made: Make) -> None:
+    runner = Sums()
+    runner.gate = threading.Event()
+    batcher = made(runner, batch=100, queue=100_000)
+    first = batcher.submit(texts([0]), "sum")
+    runner.entered.wait(10)
+    large = batcher.submit(texts(*([1] * 100 for _ in range(500))), "sum")  # 10 s of turns
+    small = batcher.submit(texts([2]), "sum")
+    runner.gate.set()
+    assert sums(first) == [0] and sums(small) == [2]
+    assert sums(large) == [100] * 500
+    assert runner.batches.index([2]) < 250  # after what the large one had before
