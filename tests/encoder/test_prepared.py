@@ -39,7 +39,7 @@ def model(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"weights")
-    (folder / "notes.txt").write_text("read me")
+    (folder / "notes.md").write_text("read me")
     return folder
 
 
@@ -64,7 +64,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 def test_it_is_made_once_for_each_content_and_option(model: Path, made: list[Path]) -> None:
     first = prepared_library(model, Options())
-    (model / "notes.txt").write_text("no part of the model")
+    (model / "notes.md").write_text("no part of the model")
     assert prepared_library(model, Options()) == first
     assert len(made) == 1
     others = [prepared_library(model, Options(max_seq_length=64))]
