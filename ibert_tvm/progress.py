@@ -156,8 +156,8 @@ def progress(
 
 @contextmanager
 def without_lines(wanted: bool = True) -> Iterator[None]:
-    """Show nothing in the block where stderr is no terminal, if that is wanted."""
-    token = _LINES.set(not wanted)
+    """Show nothing in the block where stderr is no terminal, if that is wanted here or outside."""
+    token = _LINES.set(_LINES.get() and not wanted)
     try:
         yield
     finally:

@@ -39,14 +39,16 @@ Refused = Callable[..., None]
 
 @pytest.fixture
 def ibert(capfd: pytest.CaptureFixture[str]) -> Ibert:
-    """Run one command line in this process."""
+    """Run one command line in this process, without the lines of progress of a slow machine."""
     from ibert_tvm.cli import main
+    from ibert_tvm.progress import without_lines
 
     def call(*arguments: object) -> Outcome:
         gc.collect()  # TVM warns on stderr about what other tests left unfinished
         gc.freeze()  # and what is left the next collection need not look at again: 0.1 s a call
         capfd.readouterr()
-        code = main([str(argument) for argument in arguments])
+        with without_lines():
+            code = main([str(argument) for argument in arguments])
         captured = capfd.readouterr()
         return Outcome(code, captured.out, captured.err)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,11 @@ def start_captured(command: Sequence[str | Path], **options: Any) -> subprocess.
     """Start a command whose output is read later; `options` are those of `subprocess.Popen`."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, text=True, **pipes, **options)
+
+
+def without_progress(stderr: str) -> str:
+    """What a process said, without the lines of progress that it adds on a slow machine."""
+    return re.sub(r"^.*: \d+% done, \d+:.*\n", "", stderr, flags=re.MULTILINE)
 
 
 def without_torch(environment: Mapping[str, str] | None = None) -> dict[str, str]:

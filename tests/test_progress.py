@@ -14,6 +14,7 @@ import pytest
 
 from ibert_tvm import progress as progress_module
 from ibert_tvm.progress import Estimate, clock, progress, without_lines
+from tests.processes import without_progress
 
 
 class _Clock:
@@ -163,9 +164,10 @@ def test_elsewhere_there_is_a_line_every_ten_seconds(
         line.advance(1, 2)
         time.sleep(0.2)
     first, *_ = capsys.readouterr().err.splitlines()[-3:]
-    with without_lines(), progress("importing"):
+    with without_lines(), without_lines(False), progress("importing"):
         time.sleep(0.1)
     assert capsys.readouterr().err == ""
+    assert without_progress(f"{first}\nerror\n") == "error\n"
     assert re.fullmatch(r"calibrating\\x1b\[2J: 62% done, 0:00, 0:00 left", first)
 
 

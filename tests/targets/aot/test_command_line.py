@@ -15,21 +15,19 @@ from ibert_tvm.common.errors import UsageError
 from ibert_tvm.runtime.device import Device
 from ibert_tvm.runtime.engine_choice import load_engine
 from ibert_tvm.runtime.library_file import read_metadata
+from tests.commands import Ibert
 from tests.targets.aot.bare_bert import expected, inputs_of
 
 Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def ibert(capfd: pytest.CaptureFixture[str]) -> Call:
+def ibert(ibert: Ibert) -> Call:
     """Run one command line in this process: its code, and what it printed."""
-    from ibert_tvm.cli import main
 
     def call(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = main([str(argument) for argument in arguments])
-        printed = capfd.readouterr()
-        return code, printed.out, printed.err
+        outcome = ibert(*arguments)
+        return outcome.code, outcome.stdout, outcome.stderr
 
     return call
 
