@@ -2,7 +2,8 @@
 
     vectors = Encoder("model.so").encode(["a text", "another"])
 
-`encoder` is the interface, `batches` runs texts through a library while the next ones are
+`encoder` is the interface: it opens and saves. Its methods are in `vectors` and `predictions`, and
+what these share in `texts`. `batches` runs texts through a library while the next ones are
 tokenised, `prepared` compiles and caches a library for a model folder; `entities` reads the outputs
 of token classifiers, and `readings` what `ibert run` shows.
 """
