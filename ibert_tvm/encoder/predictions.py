@@ -155,11 +155,8 @@ class Predictions(TextModel):
             chunk_size=chunk_size,
         )
         return [
-            {
-                "corpus_id": place,
-                "score": score,
-                **({"text": texts[place]} if return_documents else {}),
-            }
+            {"corpus_id": place, "score": score}
+            | ({"text": texts[place]} if return_documents else {})
             for place, score in ranked_documents(scores[:, None], "none", top_k)
         ]
 

@@ -17,8 +17,8 @@ from ..model.heads import heads_with, kinds_of
 from ..model.post_processing import PostProcessing
 from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library
+from ..runtime.metadata import OutputRecord
 from .batches import Part, Text, run_batches
-from .progress import progress_bar
 from .tensors import tensor_of
 
 if TYPE_CHECKING:
@@ -156,11 +156,13 @@ class TextModel:
         UsageError
             If the model has none.
         """
-        kinds = kinds_of(method)
-        for record in self.library.metadata.outputs:
-            if record.kind in kinds:
-                return record.name
-        raise self._refusal(method, f"its head is {self.library.metadata.info.head}")
+        return self._output(method).name
+
+    def _output(self, method: str) -> OutputRecord:
+        found = self._first(kinds_of(method))
+        if found is None:
+            raise self._refusal(method, f"its head is {self.library.metadata.info.head}")
+        return found
 
     def _refusal(self, method: str, why: str, todo: str = "") -> UsageError:
         heads = [head.name for head in heads_with(method)]
@@ -175,10 +177,14 @@ class TextModel:
             todo=todo or f"compile the model with the head {named}",
         )
 
+    def _first(self, kinds: Sequence[str]) -> OutputRecord | None:
+        """Return the first output of one of these kinds."""
+        return next((each for each in self.library.metadata.outputs if each.kind in kinds), None)
+
     def _size(self, kinds: Sequence[str]) -> int | None:
         """Last axis of the first output of one of these kinds."""
-        records = [r for r in self.library.metadata.outputs if r.kind in kinds]
-        return int(records[0].shape[-1]) if records else None
+        record = self._first(kinds)
+        return None if record is None else int(record.shape[-1])
 
     def _check_device(self, device: Any, any_number: bool = False) -> None:
         """Refuse a device that the library does not run on."""
@@ -220,12 +226,12 @@ class TextModel:
         run: Callable[..., Iterator[Part]] | None = None,
     ) -> IntegerOutput:
         """One row of integers per text."""
-        name = self.output_name(method)
-        (record,) = (r for r in self.library.metadata.outputs if r.name == name)
+        record = self._output(method)
         whole, scale = np.zeros((len(texts), int(record.shape[-1])), record.dtype), record.scale
         for part in self._parts(texts, batch_size, bar, run or self._run):
             # That of the library that ran, which another may have replaced meanwhile.
-            whole[part.rows], scale = part.outputs[name].values, part.outputs[name].scale
+            output = part.outputs[record.name]
+            whole[part.rows], scale = output.values, output.scale
         return IntegerOutput(whole, scale)
 
     def _parts(
@@ -238,7 +244,7 @@ class TextModel:
         """Run all texts; say so where some were cut off."""
         _check_size(batch_size)
         cut = 0
-        with progress_bar(_wanted(bar), len(texts)) as advance:
+        with _progress_bar(bar, len(texts)) as advance:
             for part in run(texts, batch_size, self.max_seq_length):
                 cut += len(part.tokens.truncated)
                 yield part
@@ -280,8 +286,21 @@ def _check_size(batch_size: int) -> None:
         raise UsageError(f"batch_size is {batch_size}", todo="give a number of at least 1")
 
 
-def _wanted(bar: bool | None) -> bool:
-    return _logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG) if bar is None else bar
+@contextmanager
+def _progress_bar(wanted: bool | None, total: int) -> Iterator[Callable[[int], None]]:
+    """Give what is called with the texts that were done since; a bar on stderr where wanted."""
+    if wanted is None:
+        wanted = _logger.getEffectiveLevel() in (logging.INFO, logging.DEBUG)
+    if not wanted:
+        yield lambda _count: None
+        return
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress
+
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("encoding", total=total)
+        yield lambda count: bar.advance(task, count)
 
 
 def listed(texts: Any, pairs: bool = False) -> list[Any]:
