@@ -19,6 +19,7 @@ from ibert_tvm.targets import get_target
 from ibert_tvm.targets.disassembly import disassemble, parse
 from ibert_tvm.targets.library_audit import computes_floats
 from ibert_tvm.targets.toolchain import find_linker
+from tests.commands import Ibert
 from tests.examples import examples
 from tests.processes import run_captured, without_torch
 
@@ -282,15 +283,14 @@ def test_a_package_is_replaced_and_nothing_else_is_left(artefact: Path, tmp_path
 
 @pytest.mark.slow
 def test_too_little_ram_is_refused_with_numbers(
-    artefact: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    artefact: Path, tmp_path: Path, ibert: Ibert
 ) -> None:
-    from ibert_tvm.cli import main
-
     board("cortex-m4")
     output = _earlier_package(tmp_path)
     arguments = ["compile", str(artefact), "-o", str(output), "--target", "cortex-m4"]
-    assert main([*arguments, "--seq-len", "32", "--ram", "16K", "--flash", "100K"]) == 4
-    text = capfd.readouterr().err
+    outcome = ibert(*arguments, "--seq-len", "32", "--ram", "16K", "--flash", "100K")
+    assert outcome.code == 4
+    text = outcome.stderr
     assert text.startswith(
         "error: the model needs more flash and RAM than there is\n"
         "  where: target 'cortex-m4', --flash 102400 --ram 16384\n"
