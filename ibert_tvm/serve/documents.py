@@ -107,7 +107,7 @@ class Problem(BaseModel):
     code: int
 
 
-class Error(BaseModel):
+class Failure(BaseModel):
     """An error as OpenAI's clients read it."""
 
     error: Problem
@@ -132,7 +132,7 @@ MODELS = (*ANY_PATH, 404, 500, 503)
 
 def errors(*statuses: int) -> dict[int | str, Any]:
     """Errors of a route, for the OpenAPI document."""
-    return {status: {"model": Error, "description": _ERRORS[status]} for status in statuses}
+    return {status: {"model": Failure, "description": _ERRORS[status]} for status in statuses}
 
 
 class EmbeddingsRequest(BaseModel):

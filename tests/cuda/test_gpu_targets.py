@@ -258,7 +258,7 @@ def test_the_list_says_what_a_gpu_lacks_here(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "ibert_tvm.targets.registry.find_linker", lambda description: ("/usr/bin/cc",)
+        "ibert_tvm.targets.toolchain.find_linker", lambda description: ("/usr/bin/cc",)
     )
     use(monkeypatch, OSError("not found"))
     rows = {row.name: row for row in list_targets()}
