@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
@@ -181,8 +182,39 @@ class ControlFlow:
             skipped = self.code[place].mnemonic.startswith("nop") and not goes_on
             if not skipped or address in self.from_places:
                 goes_on = self.transfers.get(place, _ORDINARY).falls
-            if goes_on and after not in self.places:
+            if goes_on and after not in self.places and not self._is_far_jump(place):
                 yield address, "it goes on where there is no instruction"
+
+    def _is_far_jump(self, place: int) -> bool:
+        """Whether a call never comes back, as GCC for ARMv6-M jumps by one within long functions.
+
+        What it goes to must not read the address to return to before another one takes its place.
+        """
+        transfer, link = self.transfers.get(place), self.rules.link
+        if transfer is None or not transfer.calls or transfer.goes is not Goes.NAMED or not link:
+            return False
+        waiting, reached = [self.code[place].target], set()
+        while waiting:
+            address = waiting.pop()
+            if address not in self.places:
+                return False
+            place = self.places[address]
+            one, transfer = self.code[place], self.transfers.get(place)
+            if place in reached or (transfer and transfer.calls):
+                continue
+            reached.add(place)
+            names = re.findall(r"\w+", one.operands)
+            if link in names:
+                if self.rules.sources(one, link) is None or names.count(link) > 1:
+                    return False
+                continue  # another one takes its place
+            if transfer is None or transfer.falls:
+                waiting.append(self.code[place + 1].address if place + 1 < len(self.code) else None)
+            if transfer and transfer.goes is Goes.NAMED:
+                waiting.append(one.target)
+            elif transfer and transfer.goes not in (Goes.RETURN, Goes.STOP):
+                return False
+        return True
 
     def _unknown_data(self, named: Sequence[int]) -> Iterator[tuple[int, str]]:
         """Bytes between instructions that no instruction names as a constant."""

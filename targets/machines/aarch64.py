@@ -90,7 +90,6 @@ AARCH64 = Machine(
     system=Linux(
         names=("aarch64", "arm64"),
         runtimes=("tvm", "none"),
-        threads=True,
         # arch/arm64/include/uapi/asm/hwcap.h of Linux
         capabilities={
             (0, 0): "fp",

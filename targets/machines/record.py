@@ -134,7 +134,7 @@ class Linux:
         How it drives a GPU; None where it does not.
     threads
         Whether kernels without runtime can run on several threads: ``parallel.c`` wants atomics of
-        64 bits.
+        64 bits, and a C library no older than that of the compiler, which boards may not have.
     """
 
     kind: ClassVar = "linux"

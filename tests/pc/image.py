@@ -21,6 +21,7 @@ _MOST_BUFFERS = 16
 _CONTEXT_BYTES = 256
 # Types of relocations that libraries of plain C functions have.
 _ABSOLUTE, _GLOBAL, _SLOT, _RELATIVE = 1, 6, 7, 8
+_MODULE = 16  # of variables of a thread: here the address of those of the only one
 
 
 def make_image(
@@ -115,12 +116,19 @@ def _loaded(elf: ELFFile, helpers: dict[str, int]) -> bytearray:
     for segment in segments:
         begin = segment["p_vaddr"]
         memory[begin : begin + segment["p_filesz"]] = segment.data()
+    variables = 0
+    for segment in elf.iter_segments("PT_TLS"):
+        memory += bytes(-len(memory) % _PAGE)
+        variables = _LIBRARY + len(memory)
+        memory += segment.data().ljust(segment["p_memsz"], b"\0")
     symbols = elf.get_section_by_name(".dynsym")
     for section in elf.iter_sections("SHT_RELA"):
         for relocation in section.iter_relocations():
             kind, place = relocation["r_info_type"], relocation["r_offset"]
             if kind == _RELATIVE:
                 value = _LIBRARY + relocation["r_addend"]
+            elif kind == _MODULE:
+                value = variables
             elif kind in (_GLOBAL, _SLOT, _ABSOLUTE):
                 symbol = symbols.get_symbol(relocation["r_info_sym"])
                 value = _address(symbol, helpers)

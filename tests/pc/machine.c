@@ -97,6 +97,25 @@ void *memcpy(void *to, const void *from, size_t bytes) {
     return result;
 }
 
+/* Variables of the only thread: see image.py. */
+void *__tls_get_addr(const uint64_t *variable) { return (void *)(variable[0] + variable[1]); }
+
+/* What the library starts and stops threads with, of which nothing asks here for more than one. */
+static int no_threads(void) { __asm__ volatile("ud2"); return 0; }
+#define NO_THREADS(name) int name(void) __attribute__((alias("no_threads")))
+NO_THREADS(__register_atfork);
+NO_THREADS(pthread_cond_broadcast);
+NO_THREADS(pthread_cond_wait);
+NO_THREADS(pthread_create);
+NO_THREADS(pthread_detach);
+NO_THREADS(pthread_mutex_lock);
+NO_THREADS(pthread_mutex_trylock);
+NO_THREADS(pthread_mutex_unlock);
+NO_THREADS(pthread_once);
+NO_THREADS(pthread_sigmask);
+NO_THREADS(sched_yield);
+NO_THREADS(sigfillset);
+
 _Noreturn void fault(uint64_t exception) {
     report(FAULT - (int32_t)exception, 0);
     stop();

@@ -192,4 +192,16 @@ HIDDEN = {
         _T32 + "f: ldr.w r0, [r1]\nbx lr\n.section .data\n.word f+2\n",
         "is no start of an instruction",
     ),
+    "a call that returns to a constant": Hidden(
+        "cortex-m0",
+        _T32 + "f: push {lr}\nldr r3, c\nbl g\n.balign 4\nc: .word 0x4770bf00\n"
+        ".thumb_func\ng: bx lr\n",
+        "it goes on where there is no instruction",
+    ),
+    "a call that returns to a constant by the stack": Hidden(
+        "cortex-m0",
+        _T32 + "f: push {lr}\nldr r3, c\nbl g\n.balign 4\nc: .word 0x4770bf00\n"
+        ".thumb_func\ng: push {r3, lr}\nmovs r0, #0\npop {r3, pc}\n",
+        "it goes on where there is no instruction",
+    ),
 }
