@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 

@@ -24,6 +24,7 @@ class Outcome:
     @property
     def document(self) -> Any:
         """stdout, which must be one JSON document and nothing else."""
+        assert self.stdout, self.stderr
         return json.loads(self.stdout)
 
     @property

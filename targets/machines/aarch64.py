@@ -63,6 +63,10 @@ def _sources(one: Instruction, register: str) -> tuple[str, ...] | None:
     return (operands[1],) if moved and re.fullmatch(_GENERAL, operands[1]) else ()
 
 
+def _reference(_one: Instruction, _thumb: bool) -> int | None:
+    return None
+
+
 AARCH64 = Machine(
     name="aarch64",
     title="64-bit ARM",
@@ -73,7 +77,7 @@ AARCH64 = Machine(
     flow=FlowRules(
         _transfer,
         _sources,
-        lambda _one, _thumb: None,
+        _reference,
         arguments=frozenset(f"x{number}" for number in range(8)),
         preserved=frozenset(f"x{number}" for number in range(19, 30)),
         link="x30",

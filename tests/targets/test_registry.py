@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from ibert_tvm.targets import (
@@ -27,7 +29,9 @@ def test_names() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_is_a_target_of_that_name(name: str) -> None:
-    assert get_target(name).name == name
+    target = get_target(name)
+    assert target.name == name
+    assert pickle.loads(pickle.dumps(target)) == target  # processes that compile are given it
 
 
 @pytest.mark.parametrize(
