@@ -56,7 +56,7 @@ class DotOperands(Protocol):
 
 # Rows over which widened weights are reused: as many as take this memory once they are widened
 # themselves, and at least so many, since fewer would widen weights for too few products.
-ROW_BLOCK_BYTES = 24 * 1024
+ROW_BLOCK_BYTES = 16 * 1024
 SMALLEST_ROW_BLOCK = 8
 _WIDENED_BYTES = 2
 

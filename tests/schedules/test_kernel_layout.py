@@ -54,7 +54,7 @@ def test_a_block_of_rows_is_whole_tiles_and_never_shrinks(tiles: int, depth: int
     layout = KernelLayout("int16", 2, 4, 2, row_step=2, rhs_dtype="int16")
     block = layout.row_block(2 * tiles, depth)
     assert block % 2 == 0 and min(8, 2 * tiles) <= block <= 2 * tiles
-    assert block <= 8 or block * depth * 2 <= 24 * 1024
+    assert block <= 8 or block * depth * 2 <= 16 * 1024
     assert layout.row_block(2 * tiles + 2, depth) >= block
 
 
