@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +132,7 @@ def _read(folder: Path) -> tuple[Settings, tuple[str, ...]]:
         check(document, _SCHEMA)
     except DocumentError as error:
         raise refuse(folder / SETTINGS, f"{error.where} {error.what}".strip()) from error
-    del document["format"], document["version"]
-    return Settings(**document), listed
+    return Settings(**{one.name: document[one.name] for one in fields(Settings)}), listed
 
 
 def _plain_copy(snapshot: Path) -> Path:

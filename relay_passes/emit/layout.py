@@ -188,7 +188,7 @@ class KernelLayout:
         return tile, -(-rows // tile) * tile
 
     def row_block(self, rows: int, depth: int) -> int:
-        """Rows of a product for which its widened weights are used again.
+        """Rows of a product for which its widened weights are used again: a power of two, or all.
 
         The number of blocks does not change it, so that the memory of a kernel never shrinks as
         its rows grow.
@@ -198,8 +198,8 @@ class KernelLayout:
         rows, depth
             Padded to whole tiles and blocks.
         """
-        wanted = ROW_BLOCK_BYTES // (_WIDENED_BYTES * depth) // self.row_step * self.row_step
-        return min(rows, max(SMALLEST_ROW_BLOCK, wanted))
+        fitting = max(SMALLEST_ROW_BLOCK, ROW_BLOCK_BYTES // (_WIDENED_BYTES * depth))
+        return min(rows, 1 << fitting.bit_length() - 1)
 
     def packed_shape(self, columns: int, depth: int) -> tuple[int, int, int, int]:
         """Shape of a packed weight: [column blocks, depth blocks, lanes, depth]."""

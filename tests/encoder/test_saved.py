@@ -102,6 +102,11 @@ def _settings(**changes: Any) -> Callable[[Path], None]:
     return change
 
 
+def test_settings_of_later_versions_are_not_looked_at(saved: Path) -> None:
+    _settings(ault_prompt_name="query")(saved)
+    Encoder(saved)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
