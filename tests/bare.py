@@ -25,6 +25,7 @@ TOOLS = {
     "cross-compilers": ("aarch64-linux-gnu-", "arm-linux-gnueabi", "arm-none-eabi-"),
     "emulators": ("qemu-", "bochs"),
     "a browser": ("chromium",),
+    "a client of HTTP": ("h2load",),
     "further tools": ("llvm-objdump", "mmdebstrap"),
 }
 ALONE = ("cross-compilers", "emulators", "a browser")
