@@ -12,6 +12,7 @@ from ibert_tvm.common.errors import UsageError
 from ibert_tvm.frontend.folder_files import stated_license
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.runtime.library_file import read_metadata
+from tests.arm.tools import board
 from tests.encoder.small_encoders import tiny
 from tests.extras import needs
 from tests.fuzz.readers import READERS, write_files
@@ -63,6 +64,8 @@ def test_a_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", ["artefact", "package"])
 def test_a_folder(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if name == "package":
+        board("cortex-m4", run=False)
     write_files(tmp_path / "model", READERS[name].seeds()[0])
     document = bill(tmp_path / "model", capsys)
     component = document["metadata"]["component"]
