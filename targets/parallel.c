@@ -1,7 +1,8 @@
 /* The threads that run a library's kernels.
  *
- * Compiled into every library whose machine has threads. A loader points TVM's hook __TVMBackendParallelLaunch of all
- * libraries in a process to ibert_parallel_launch of one of them, so that the process has one pool.
+ * Compiled into every library whose machine has threads. A loader points TVM's hook
+ * __TVMBackendParallelLaunch of all libraries in a process to ibert_parallel_launch of one of them,
+ * so that the process has one pool.
  * TVM's own has threads per calling thread, never fewer than at first, that spin for a sixth of a
  * second after each call.
  *

@@ -21,7 +21,6 @@ INSTALLS = "installs packages"
 REASONS = (
     MINUTES,
     INSTALLS,
-    "sets up a checkout",
     "needs the data of a task",
     "needs a model of yours",
     "part of a program",
