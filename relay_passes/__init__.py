@@ -4,5 +4,5 @@ The folder keeps the historical name of TVM's graph language; everything in it w
 TIR. It holds the canonical float dialect, the integer specification
 (`ibert_tvm.relay_passes.spec`), the integer dialect (`ibert_tvm.relay_passes.integer`), the
 lowering between them, and the passes that emit, fuse and check integer TIR. Of
-`ibert_tvm` nothing but the errors is imported here, and no schedules or targets.
+`ibert_tvm` only `common` is imported here, and no schedules or targets.
 """

@@ -10,10 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
-import tvm.ir
-from tvm import relax
-from tvm.ir import Op
-from tvm.ir import op as _tvm_op
+from ibert_tvm.common.extras import as_missing_extra
+
+# Everything of the passes that needs TVM comes through here.
+try:
+    import tvm.ir
+    from tvm import relax
+    from tvm.ir import Op
+    from tvm.ir import op as _tvm_op
+except ModuleNotFoundError as error:
+    raise as_missing_extra(error, "the compiler") from error
 
 from ..errors import CompilerError, LoweringError
 from .record import RECORDS, Record
