@@ -16,7 +16,7 @@ from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
 from ..quantization.fidelity import FIDELITIES
 from ..quantization.options import OBSERVERS
-from ..texts import data_file, read_texts
+from ..texts import data_file, packaged_texts, read_texts
 from .eval_task import TaskOptions
 from .options import HeadOptions, MaybeOne, parse_pairs, parse_size
 from .result import CommandResult
@@ -25,6 +25,7 @@ from .tables import Table
 
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel
+    from ..model.artefact import QuantizedModel
     from ..quantization.scale_source import ScaleSource
     from ..quantization.search import Found, Measure
 
@@ -46,10 +47,11 @@ class SearchOptions:
         all.
     heldout
         Texts on which --max-drop is measured; by default every fifth of the calibration texts,
-        which then does not take part in calibration.
+        which then does not take part in calibration. With --vocabulary, texts of which is told how
+        many change; by default packaged English ones.
     """
 
-    panel = "With --max-drop"
+    panel = "With --max-drop or --vocabulary"
 
     max_drop: Annotated[float | None, Option(rich_help_panel="Options")] = None
     metric: Literal["cosine", "task"] = "cosine"
@@ -71,6 +73,7 @@ def command(
     source: HeadOptions,
     widen: bool = False,
     limit: MaybeOne = None,
+    vocabulary: Annotated[str | None, Option(metavar="TEXTS|N")] = None,
     search: SearchOptions,
     task: TaskOptions,
     verbose: bool = False,
@@ -92,6 +95,10 @@ def command(
         is quantised in a fifth of the time; best has a third of the error, which costs next to
         nothing where the target multiplies 16 bits (AVX2, Cortex-M0 to -M7), and nearly twice the
         time where it multiplies bytes. [default: default]
+    vocabulary
+        Keep fewer words: those of a file of texts, or the N most frequent ones of the calibration
+        texts and, where these have fewer, of the tokenizer's own order. Texts of kept words have
+        the same integers as before; of others the words fall into smaller pieces.
     seq_len
         Truncate the calibration texts to this many tokens. [default: 128, or all positions of the
         model where these are fewer]
@@ -124,10 +131,13 @@ def command(
     from ..model.artefact import ARTEFACT
     from ..progress import progress
 
+    words = None if vocabulary is None else _words(vocabulary)
     wanted = None if seq_len is None else parse_size("--seq-len", seq_len)
     other = preset not in (None, "accurate")
     given = {"--fidelity": fidelity, "--observer": observer, "--preset": other, "--widen": widen}
-    _check_search(search, task, [option for option, value in given.items() if value])
+    _check_search(
+        search, task, vocabulary is not None, [option for option, value in given.items() if value]
+    )
     samples = None if task.task is None else task.read()
     held = None if search.heldout is None else read_texts("--heldout", search.heldout)
     named = _calibration_columns(calibration, calibration_columns)
@@ -171,6 +181,8 @@ def command(
                 widen=widen,
                 progress=line.advance,
             )
+        if words is not None:
+            quantized = _with_words(quantized, words, batches, held)
     quantized.save(output)
     chosen = quantized.quantization["calibration"]
     used = batches and spread(batches, chosen.get("options", {}).get("most_texts"))
@@ -198,6 +210,9 @@ def command(
             "recipe": found.recipe,
             "trials": found.to_json(),
         }
+    cut = quantized.quantization.get("vocabulary")
+    if cut is not None:
+        document["vocabulary"] = cut
     source_scales = quantized.quantization.get("source_scales")
     if source_scales is not None:
         document["source_scales"] = source_scales
@@ -211,6 +226,8 @@ def command(
     ]
     if found is not None:
         shown.append(_table_of(found))
+    if cut is not None:
+        shown.append(_cut_line(cut))
     if source_scales is not None:
         from ..quantization.source_scales import artefact_lines
 
@@ -218,7 +235,9 @@ def command(
     return CommandResult(document, shown)
 
 
-def _check_search(search: SearchOptions, task: TaskOptions, chosen: Sequence[str]) -> None:
+def _check_search(
+    search: SearchOptions, task: TaskOptions, words: bool, chosen: Sequence[str]
+) -> None:
     """Refuse options that say what a search is to find out, or that need one."""
     from ..targets import get_target
 
@@ -230,11 +249,11 @@ def _check_search(search: SearchOptions, task: TaskOptions, chosen: Sequence[str
             "depends on one",
             todo="leave it out, and name the target to `ibert compile`",
         )
-    if search.max_drop is None and search.heldout is not None:
+    if search.max_drop is None and search.heldout is not None and not words:
         raise UsageError(
-            "--heldout without --max-drop",
-            why="these texts are for measuring what a search accepts",
-            todo="give --max-drop, or measure afterwards: ibert eval --text",
+            "--heldout without --max-drop or --vocabulary",
+            why="these texts are for measuring what a search accepts, or what fewer words change",
+            todo="give one of them, or measure afterwards: ibert eval --text",
         )
     if search.max_drop is not None and chosen:
         raise UsageError(
@@ -295,6 +314,39 @@ def _table_of(found: Found) -> Table:
         for t in found.trials
     ]
     return Table(("tried", "predicted cost", "drop", ""), rows)
+
+
+def _words(text: str) -> int | list[str]:
+    """Read --vocabulary: a number of pieces, or the texts of a file."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    return read_texts("--vocabulary", Path(text))
+
+
+def _with_words(
+    model: QuantizedModel, words: int | list[str], calibration: Any, held: list[str] | None
+) -> QuantizedModel:
+    """The model with the words that were asked for."""
+    from ..quantization.vocabulary import cut_vocabulary
+
+    count = words if isinstance(words, int) else None
+    given = calibration or () if isinstance(words, int) else words
+    texts = [text for text in given if not isinstance(text, Mapping)]
+    held = packaged_texts("heldout.txt") if held is None else held
+    return cut_vocabulary(model, texts, count, held)
+
+
+def _cut_line(cut: JsonDict) -> str:
+    parts = (
+        f"{what} {cut[f'{key}_before'] / 1e6:.2f} MB to {cut[key] / 1e6:.2f}"
+        for what, key in (("integers", "parameter_bytes"), ("tokenizer", "tokenizer_bytes"))
+    )
+    held = cut["heldout_texts"]
+    return (
+        f"vocabulary: {cut['pieces']} of {cut['pieces_before']} pieces; {', '.join(parts)}; of "
+        f"{held} held-out texts {cut['changed_texts']} ({cut['changed_texts'] / held:.1%}) have "
+        f"other pieces than before, and {cut['unknown_texts']} more unknown words"
+    )
 
 
 def _calibration_columns(file: Path | None, text: str | None) -> dict[str, str]:

@@ -11,7 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.strict_json import JsonDict
-from ..evaluation.evaluate import check_pair, check_seq_len, own_tokenizer, vector_of_text
+from ..evaluation.evaluate import (
+    check_pair,
+    check_seq_len,
+    own_tokenizer,
+    vector_of_text,
+    with_ids_of,
+)
 from ..evaluation.metrics import text_errors
 from .kinds import REQUANTISATION, ROUNDING, Kinds
 from .local import LocalErrors, decibels, ratio
@@ -77,7 +83,9 @@ def diagnose(
     """
     check_pair(model.info, reference.info)
     check_seq_len(seq_len, model.info)
-    tokens = (tokenizer or own_tokenizer(model)).encode(texts, max_length=seq_len)
+    tokenizer = tokenizer or own_tokenizer(model)
+    reference = with_ids_of(model.info, reference, tokenizer)
+    tokens = tokenizer.encode(texts, max_length=seq_len)
     batches = list(_batches(tokens))
     return _Diagnosis(model, reference, batches, progress).run(texts)
 

@@ -9,7 +9,7 @@ measures quantisation, whereas integer programs are compared for equality elsewh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,6 +138,7 @@ def fidelity(
     """
     info = candidate.info if isinstance(candidate, QuantizedModel) else candidate.metadata.info
     check_pair(info, reference.info)
+    reference = with_ids_of(info, reference, tokenizer or own_tokenizer(candidate))
     seq_len = info.length(seq_len)
     if isinstance(candidate, QuantizedModel):
         check_seq_len(seq_len, info)
@@ -222,6 +223,8 @@ def check_pair(candidate: ModelInfo, reference: ModelInfo) -> None:
     """Refuse a float model that an integer model cannot come from, with a `UsageError`."""
     for what in ("architecture", "hidden_size", "num_layers", "vocab_size", "head"):
         a, b = getattr(candidate, what), getattr(reference, what)
+        if what == "vocab_size" and candidate.source_vocab_size is not None:
+            a = candidate.source_vocab_size
         # An ONNX file without a config.json beside it does not say what it was exported from.
         if a != b and not (what == "architecture" and "onnx" in (a, b)):
             raise UsageError(
@@ -229,6 +232,50 @@ def check_pair(candidate: ModelInfo, reference: ModelInfo) -> None:
                 why=f"{what.replace('_', ' ')} is {a} in the integer model, {b} in the float one",
                 todo="give the float model that the integer one was made from, with --against",
             )
+
+
+def with_ids_of(
+    candidate: ModelInfo, reference: CanonicalModel, tokenizer: Tokenizer
+) -> CanonicalModel:
+    """The float model with the ids of an integer model that has fewer words.
+
+    Parameters
+    ----------
+    candidate, tokenizer
+        The integer model.
+    reference
+        The float model.
+
+    Raises
+    ------
+    UsageError
+        If the tokenizer has a word that the float model's has not.
+    """
+    from ibert_tvm.relay_passes.canonical import FloatModel
+
+    from ..model.tokenization import Tokenizer
+
+    if candidate.source_vocab_size is None:
+        return reference
+    known = dict(Tokenizer(reference.tokenizer).vocabulary()) if reference.tokenizer else {}
+    words = [(word, at) for word, at in tokenizer.vocabulary() if at < candidate.vocab_size]
+    missing = next((word for word, _ in words if word not in known), None)
+    if missing is not None:
+        raise UsageError(
+            "the two models cannot be compared",
+            why=f"the integer model has fewer words, and the float model lacks {missing!r}",
+            todo="give the float model with its tokenizer files",
+        )
+    arrays = dict(reference.parameters)
+    for step in FloatModel(reference.module, arrays).steps:
+        for operand in step.operator.OPERANDS:
+            if operand.rows_of and step.operands[operand.rows_of].name == "input_ids":
+                name = step.operands[operand.name].name
+                arrays[name] = reference.parameters[name].copy()
+                arrays[name][[at for _, at in words]] = reference.parameters[name][
+                    [known[word] for word, _ in words]
+                ]
+    return replace(reference, parameters=arrays)
 
 
 def own_tokenizer(candidate: QuantizedModel | Library) -> Tokenizer:

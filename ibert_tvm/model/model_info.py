@@ -95,6 +95,8 @@ class ModelInfo:
         Attention layers.
     vocab_size
         Rows of the token embedding, that is, valid ids are 0 .. vocab_size - 1.
+    source_vocab_size
+        Rows that the source had, where some were left out (`quantize --vocabulary`); else None.
     type_vocab_size
         Valid token types are 0 .. type_vocab_size - 1; 0 if the model takes none.
     max_sequence_length
@@ -162,6 +164,7 @@ class ModelInfo:
     tokenizer_behaviour: Mapping[str, str] = field(default_factory=dict)
     post_processing: PostProcessing = field(default_factory=PostProcessing)
     license: str | None = None
+    source_vocab_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.head not in HEADS:
@@ -257,7 +260,7 @@ class ModelInfo:
 _LONGEST_NUMBER = 10
 _OMITTED = (
     *("image_size", "static_shape", "prompts", "default_prompt_name", "post_processing"),
-    *("tokenizer_behaviour", "license"),
+    *("tokenizer_behaviour", "license", "source_vocab_size"),
 )
 """Fields that a document has only where they are not empty."""
 _OPTIONAL_INTEGER = either(INTEGER, one_of(None))
@@ -278,6 +281,7 @@ _SCHEMA = {
     "num_layers": INTEGER,
     "vocab_size": INTEGER,
     "type_vocab_size?": INTEGER,
+    "source_vocab_size?": _OPTIONAL_INTEGER,
     "max_sequence_length?": _OPTIONAL_INTEGER,
     "pad_token_id?": INTEGER,
     "id2label?": _LABELS,

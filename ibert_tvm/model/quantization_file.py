@@ -54,6 +54,7 @@ _SCHEMA = {
     },
     "calibration?": {},
     "source_scales?": _SOURCE_SCALES,
+    "vocabulary?": {"*": INTEGER},
 }
 
 

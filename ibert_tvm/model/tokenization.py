@@ -217,6 +217,13 @@ class Tokenizer:
         tokens = self._tokenizer.get_vocab(with_added_tokens=True)
         return sorted(tokens.items(), key=lambda item: (item[1], item[0]))
 
+    def words(self, text: str) -> list[str]:
+        """What the model of pieces is given of a text, word by word."""
+        steps = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        normal = text if steps[0] is None else steps[0].normalize_str(text)
+        words = [(normal, ())] if steps[1] is None else steps[1].pre_tokenize_str(normal)
+        return [word for word, _ in words]
+
     def ids_of(self, texts: Sequence[str]) -> Iterator[list[int]]:
         """Ids of texts in full, special tokens included; of texts without a token none."""
         with self._lock:

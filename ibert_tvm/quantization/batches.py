@@ -113,7 +113,7 @@ def batches_of_texts(
         If no text is left, or the tokenizer does not belong to the model.
     """
     info.check_length(seq_len, "calibrate at")
-    kept = [text for text in texts if all(map(str.strip, _parts(text)))]
+    kept = [text for text in texts if all(map(str.strip, parts_of(text)))]
     if not kept:
         raise UsageError(
             "there is no calibration text",
@@ -133,7 +133,8 @@ def batches_of_texts(
     ]
 
 
-def _parts(text: Text) -> tuple[str, ...]:
+def parts_of(text: Text) -> tuple[str, ...]:
+    """A text alone, or both of a pair."""
     return (text,) if isinstance(text, str) else text
 
 

@@ -178,9 +178,10 @@ def float_side(reference: CanonicalModel, integers: Side) -> Side:
     """
     from ibert_tvm.relay_passes.canonical import FloatModel
 
-    from ..evaluation.evaluate import check_pair
+    from ..evaluation.evaluate import check_pair, with_ids_of
 
     check_pair(integers.info, reference.info)
+    reference = with_ids_of(integers.info, reference, integers.tokenizer)
     model = FloatModel(reference.module, reference.parameters)
 
     def run(tokens: TokenizedBatch) -> tuple[NDArray[np.float32], ...]:

@@ -139,6 +139,8 @@ class Operand:
         Smallest number that may be in it, of an operand that holds numbers of rows or tokens:
         kernels read at these places unchecked, so in an untrusted program nothing but an operator
         that counts may have made it.
+    rows_of
+        The operand whose ids number its rows, of a table that is looked up.
     """
 
     name: str
@@ -151,6 +153,7 @@ class Operand:
     is_input: bool = False
     section: str = ""
     counted: int | None = None
+    rows_of: str = ""
 
     @property
     def is_constant(self) -> bool:

@@ -87,6 +87,10 @@ class Operator(Record, abstract=True):
         """Rows that the body makes of the channels of one token; see `rows_of`."""
         return 1
 
+    def fixed_ids(self) -> int:
+        """Ids below this number mean something to it: they cannot be numbered otherwise."""
+        return 0
+
     def needs_places(self, operands: Collection[str]) -> bool:
         """Whether it asks where tokens lie in their sequence, given these operands by name."""
         return False

@@ -224,6 +224,30 @@ def test_a_search_needs_texts_to_hold_back(
     assert outcome.stderr.startswith("error: 6 texts are too few to hold some back")
 
 
+@pytest.mark.slow
+def test_fewer_words_through_every_command(
+    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+) -> None:
+    corpus, output, library = (tmp_path / name for name in ("c.txt", "few.ibert", "few.so"))
+    corpus.write_text("\n".join(_TEXTS[:2]), encoding="utf-8")
+    words = ("quantize", source, "-o", output, "--calibration", texts, "--seq-len", "16")
+    pieces = len(_SPECIAL) + len(set(" ".join(_TEXTS[:2]).split()))
+    line = ibert(*words, "--vocabulary", str(pieces), "--heldout", texts).stdout
+    assert f"vocabulary: {pieces} of {len(_SPECIAL) + len(_WORDS)} pieces; " in line
+    outcome = ibert(*words, "--vocabulary", corpus, "--heldout", texts, "--json")
+    assert outcome.code == 0, outcome.stderr
+    said = outcome.document["vocabulary"]
+    assert (said["pieces"], said["pieces_before"]) == (pieces, len(_SPECIAL) + len(_WORDS))
+    assert (said["heldout_texts"], said["changed_texts"], said["unknown_texts"]) == (6, 3, 3)
+    assert ibert("compile", output, "-o", library, "--seq-len", "16").code == 0
+    checked = ibert("verify", library, "--model", output)
+    assert checked.code == 0, checked.stdout
+    for model in (output, library):
+        found = ibert("eval", model, "--against", source, "--text", corpus, "--seq-len", "16")
+        assert found.code == 0, found.stderr
+    assert ibert("eval", output, "--against", source, "--text", corpus, "--why").code == 0
+
+
 def test_inspect_library(ibert: Callable[..., Outcome], compiled: Path) -> None:
     document = ibert("inspect", compiled, "--json").document
     shapes = [(f["batch"], f["seq_len"]) for f in document["functions"]]

@@ -13,7 +13,10 @@ from ..operator import FLOAT, INDEX, CanonicalOperator
 class Embedding(CanonicalOperator):
     """Rows of `table` at `ids`."""
 
-    OPERANDS = (Operand("table", FLOAT, "V C", section="embeddings"), Operand("ids", INDEX, "b s"))
+    OPERANDS = (
+        Operand("table", FLOAT, "V C", section="embeddings", rows_of="ids"),
+        Operand("ids", INDEX, "b s"),
+    )
     RESULT = "b s C"
 
     def evaluate(self, table: Floats, ids: Ids) -> Floats:

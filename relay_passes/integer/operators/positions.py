@@ -36,6 +36,10 @@ class PositionIds(PositionIdsRule, Operator):
         """Absolute positions do not depend on the tokens."""
         return self.kind == "absolute"
 
+    def fixed_ids(self) -> int:
+        """Positions count from the padding's id."""
+        return 0 if self.kind == "absolute" else self.padding_index + 1
+
     def longest_sequence(self, rows: int) -> int:
         """Longest sequence whose positions are rows of a table."""
         return rows - (self.offset if self.kind == "absolute" else self.padding_index + 1)

@@ -30,8 +30,8 @@ class Embedding(Operator):
 
     OPERANDS = (
         Operand("ids", INDEX, "b s", by_token=True),
-        Operand("table", ("int8", "int16"), "V C"),
-        Operand("multiplier", ("int32",), "1|V"),
+        Operand("table", ("int8", "int16"), "V C", rows_of="ids"),
+        Operand("multiplier", ("int32",), "1|V", rows_of="ids"),
     )
     RESULT = "b s C"
     dtype = "int32"
