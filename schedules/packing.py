@@ -10,7 +10,7 @@ from .intrinsics.microkernels import is_microkernel
 from .intrinsics.mve import MICROKERNELS
 from .intrinsics.packing import LOADED_BYTES, key_packing_sources, value_packing_sources
 from .intrinsics.registration import register
-from .intrinsics.zipping import zipped_key_sources, zipped_value_sources
+from .intrinsics.zipping import loaded_values, zipped_key_sources, zipped_value_sources
 from .loops import extent, vectorise_innermost
 
 # Lanes from which on a whole transposition is one shuffle.
@@ -50,12 +50,12 @@ def pack_operands(
         return
     lanes, depth = dot.lanes, dot.depth
     block, chunk, _lane, _inner = sch.get_loops(values)[-4:]
-    blocks = LOADED_BYTES // lanes
+    blocks = loaded_values(dtype) // lanes
     zipped = whole and depth > 1 and lanes < _WIDE
     if zipped and extent(sch, block) % blocks == 0:
         outer, block = sch.split(block, [None, blocks])
         sch.reorder(outer, chunk, block)
-        sch.tensorize(block, register(zipped_value_sources(lanes, depth)))
+        sch.tensorize(block, register(zipped_value_sources(lanes, depth, dtype)))
     elif whole and depth > 1:
         intrinsic = register(value_packing_sources(lanes, depth, dtype))
         sch.tensorize(sch.get_loops(values)[-2], intrinsic)

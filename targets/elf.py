@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from ibert_tvm.common.errors import TargetError
 
+from .object_format import ObjectFormat
+
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
     from elftools.elf.sections import Symbol
@@ -55,3 +57,29 @@ def is_undefined(symbol: Symbol) -> bool:
 def is_function(symbol: Symbol) -> bool:
     """Whether a symbol is a function that the file defines or calls."""
     return bool(symbol["st_info"]["type"] == "STT_FUNC")
+
+
+def _undefined(data: bytes) -> tuple[str, ...]:
+    # A weak definition whose value is NULL until somebody fills it in counts as well: it is how
+    # TVM's code generator reaches its runtime.
+    names = {
+        symbol.name
+        for symbol in symbols(data)
+        if symbol.name and (is_undefined(symbol) or symbol.name.startswith("__TVM"))
+    }
+    return tuple(sorted(names))
+
+
+def _code_bytes(data: bytes) -> int:
+    with opened(data) as elf:
+        allocated = (s for s in elf.iter_sections() if s["sh_flags"] & _ALLOCATED)
+        return sum(section["sh_size"] for section in allocated)
+
+
+_ALLOCATED = 0x2  # SHF_ALLOC
+ELF = ObjectFormat(
+    _undefined,
+    _code_bytes,
+    # TVM adds conversions of half floats to every object, whether something calls them or not.
+    (".text.tvm.fp16.conv", ".ARM.exidx*", ".debug*", ".eh_frame*", ".comment"),
+)

@@ -70,7 +70,7 @@ def audit_library(
     wrong = [(one.address, why) for one in code if (why := _wrong(one, description)) is not None]
     wrong += ControlFlow(image, code, data, description.machine.flow).findings()
     found = tuple(
-        f"{_with_layer(image.function_of(address), layers or {})} at 0x{address:x}: {why}"
+        f"{with_layer(image.function_of(address), layers or {})} at 0x{address:x}: {why}"
         for address, why in sorted(wrong)
     )
     names = {*image.names.values(), *image.imports}
@@ -143,7 +143,7 @@ def read_listing(
     count, findings = 0, []
     constants = description.machine.flow.constants
     for function in parse(listing):
-        name = _with_layer(function.name, layers or {})
+        name = with_layer(function.name, layers or {})
         if function.data and not constants:
             findings.append(f"{name} at 0x{min(function.data):x}: no instruction")
         count += len(function.instructions)
@@ -169,7 +169,7 @@ def _wrong(one: Instruction, description: TargetDescription) -> str | None:
     return one.text if computes_floats(one, description) else None
 
 
-def _with_layer(function: str, layers: Mapping[str, str]) -> str:
+def with_layer(function: str, layers: Mapping[str, str]) -> str:
     """A function as findings name it; what a kernel is split into begins with its name.
 
     Without runtime, it is called ``PREFIX_kernel_NAME``.

@@ -45,16 +45,16 @@ def package_options(target: TargetDescription, wanted: Microcontroller) -> Packa
     Returns
     -------
     PackageOptions or None
-        None for a target with an operating system.
+        None for a target with an operating system, which has libraries.
 
     Raises
     ------
     UsageError
-        If a value is wrong, or an option was given for a target with an operating system.
+        If a value is wrong, or an option was given for a target that is no microcontroller.
     """
     from ibert_tvm.targets import list_targets
     from ibert_tvm.targets.bare_metal import FORMS, PackageOptions
-    from ibert_tvm.targets.bare_metal.options import parse_memory
+    from ibert_tvm.targets.bare_metal.options import WASM, parse_memory
 
     given = [f"--{name}" for name, value in asdict(wanted).items() if value is not None]
     emit = wanted.emit or FORMS[0]
@@ -69,11 +69,11 @@ def package_options(target: TargetDescription, wanted: Microcontroller) -> Packa
             ]
             raise UsageError(
                 f"{' and '.join(given)} cannot be used with --target {target.name}",
-                why="the target has an operating system; the option is for microcontrollers, whose "
-                "memory is fixed and whose model is a package to link",
+                why="the option is for microcontrollers, whose memory is fixed and whose model is "
+                "a package to link",
                 todo=f"leave it out, or choose one of: {', '.join(names)}",
             )
-        return None
+        return PackageOptions(WASM) if target.system == WASM else None
     if emit not in FORMS:
         raise UsageError(
             f"bad value for --emit: {emit!r}",
@@ -140,14 +140,15 @@ def _package_rows(path: Path, document: JsonObject) -> list[tuple[str, str]]:
 def memory_rows(document: JsonObject) -> list[tuple[str, str]]:
     """The memory that a package takes, and what was checked, for people."""
     flash, ram = document["memory"]["flash"], document["memory"]["ram"]
+    read, written = ("files", "memory") if document["emit"] == "wasm" else ("flash", "RAM")
     return [
         (
-            "flash",
+            read,
             f"{flash['total']} bytes: {flash['weights']} weights, {flash['code']} code, "
             f"{flash['constants']} constants",
         ),
         (
-            "RAM",
+            written,
             f"{ram['total']} bytes: {ram['arena']} arena, {ram['stack']} stack at most; the arena "
             f"is fullest in {ram['peak']['layer']}",
         ),

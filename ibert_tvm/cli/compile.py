@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 # About what each takes.
 _IMPORT_SHARES = {"importing the model": 8, "calibrating": 30}
 _SHARES = {"loading": 1, "lower": 2, "schedule": 8, "build": 8, "link": 2}
-_FORMS = {"objects": "a static library", "c": "C sources"}
+_FORMS = {
+    "objects": "a static library",
+    "c": "C sources",
+    "c-arrays": "C sources",
+    "wasm": "a package for browsers and Node.js",
+}
 
 
 def command(
@@ -34,7 +39,7 @@ def command(
     database: Path | None = None,
     dump_ir: Path | None = None,
 ) -> CommandResult:
-    """Compile a model to a shared library, or to a package for a microcontroller.
+    """Compile a model to a shared library, or to a package for a microcontroller or browsers.
 
     Of a model folder this is `ibert quantize` by default, then `ibert compile`.
     Quantise first to choose texts, head and preset, or for several targets.
@@ -67,6 +72,7 @@ def command(
     ibert compile minilm.ibert -o minilm.so --batch 1,8 --seq-len 32,128
     ibert compile minilm.ibert -o board.so --target armv7-neon --seq-len 32
     ibert compile minilm.ibert -o firmware --target cortex-m4 --seq-len 32
+    ibert compile minilm.ibert -o package --target wasm32 --seq-len 32,128
     """
     from ibert_tvm.targets import check_runtime, get_target
     from ibert_tvm.targets.aot.c_text import prefix_of
@@ -166,7 +172,7 @@ def command(
     listed = ", ".join(f"{b}x{s}" for b, s in pairs)
     metadata = compiled.metadata
     machine = statements.target_words(metadata["target"], metadata["required_cpu_features"])
-    form = "" if options is None else f" as {_FORMS[options.kernels]}"
+    form = "" if options is None else f" as {_FORMS[options.emit]}"
     lines = [
         *statements.quantization_lines(on_the_way),
         f"wrote {output}: {document['bytes'] / 1e6:.1f} MB{form} for {machine}, shapes {listed} "

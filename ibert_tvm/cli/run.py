@@ -107,7 +107,7 @@ def command(
             from ..runtime.package_engine import emulated_package
 
             loaded = stack.enter_context(emulated_package(library, model))
-            stack.enter_context(progress("running on the emulated board"))
+            stack.enter_context(progress("running the package"))
         elif address is None:
             from ..runtime import load_library
 
@@ -174,15 +174,15 @@ def _write(path: Path, arrays: dict[str, Any]) -> None:
 
 
 def _is_package(path: Path, emulate: bool, texts: bool, model: Path | None) -> bool:
-    """Whether a package is run, which is done on its emulated board alone."""
+    """Whether a package is run, which is done under an emulator alone."""
     from ibert_tvm.targets.bare_metal import is_package
 
     package = path.is_dir() and is_package(path)
     if package and not emulate:
         raise UsageError(
-            f"{path} is a package for a microcontroller",
+            f"{path} is a package for a microcontroller or for browsers",
             why="it does not run on this machine by itself",
-            todo="give --emulate, to run it on its emulated board",
+            todo="give --emulate, to run it on its emulated board or in Node.js",
         )
     if package and texts and model is None:
         raise UsageError(

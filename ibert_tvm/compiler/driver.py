@@ -138,12 +138,12 @@ class CompiledModel:
             None for a package, and for x86-64 under TVM's runtime.
         """
         target = Path(path).expanduser()
-        if self.bare is not None and self.target.system == "bare-metal":
+        if self.bare is not None and self.target.system != "linux":
+            from ibert_tvm.targets import packages
             from ibert_tvm.targets.bare_metal import PACKAGE
-            from ibert_tvm.targets.bare_metal.package import write_package
 
             with write_folder(target, PACKAGE) as folder:
-                write_package(self.bare, self.metadata, self.target, folder, options)
+                packages.write(self.bare, self.metadata, self.target, folder, options)
             return target, None
         if self.bare is not None:
             from ibert_tvm.targets.aot.library import export_bare_library

@@ -1,6 +1,6 @@
-"""Calling a package for a microcontroller on the board of its target, which QEMU stands for.
+"""Calling a package: in Node.js, or on the board of its target, which QEMU stands for.
 
-The package is linked into the example firmware, once per shape: this shows what the board will
+For a board it is linked into the example firmware, once per shape: this shows what the board will
 compute, not how fast.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -26,7 +26,7 @@ from .library_file import parse_metadata
 from .metadata import SCHEMA, FunctionRecord, LibraryMetadata, ParameterRecord
 
 if TYPE_CHECKING:
-    from ibert_tvm.targets import TargetDescription
+    from ibert_tvm.targets.packages import PackageRunner
 
 
 @contextmanager
@@ -57,15 +57,14 @@ def emulated_package(folder: Path, model: Path | None = None) -> Iterator[Librar
     """
     from ibert_tvm.targets import get_target
     from ibert_tvm.targets.bare_metal import read_package
-    from ibert_tvm.targets.bare_metal.package_audit import package_objects
+    from ibert_tvm.targets.packages import PackageRunner
 
     document = read_package(folder)
     metadata = package_metadata(folder, document)
     description = get_target(str(metadata.target["name"]))
     with tempfile.TemporaryDirectory(prefix="ibert-package-") as scratch:
-        work = Path(scratch)
-        objects = package_objects(folder, document, description, work)
-        engine = PackageEngine(metadata, document, objects, work, description)
+        runner = PackageRunner(folder, document, Path(scratch), description)
+        engine = PackageEngine(metadata, runner)
         with Library(metadata, 1, engine) as library:
             if model is not None:
                 library.tokenizer = _tokenizer_of(model, metadata)
@@ -115,25 +114,15 @@ class PackageEngine:
     ----------
     metadata
         What the package says about itself.
-    document
-        The same, as it is in the package.
-    objects
-        Its objects.
-    folder
-        Where firmware is made.
-    description
-        Its target.
+    runner
+        Runs its shapes.
     """
 
     device: ClassVar = "emulated board"
     max_contexts: ClassVar = 1
 
     metadata: LibraryMetadata
-    document: JsonObject
-    objects: tuple[Path, ...]
-    folder: Path
-    description: TargetDescription
-    _linked: dict[int, Path] = field(default_factory=dict)
+    runner: PackageRunner
 
     def parameter(self, record: ParameterRecord) -> np.ndarray:
         """As `Engine.parameter`."""
@@ -148,19 +137,6 @@ class PackageEngine:
         """As `Engine.create_context`."""
         return PackageContext(self)
 
-    def firmware(self, index: int) -> Path:
-        """ELF file that runs a shape, by its number; linked when it is first asked for."""
-        from ibert_tvm.targets.bare_metal.document import FileNames
-        from ibert_tvm.targets.bare_metal.firmware import link_firmware
-
-        if index not in self._linked:
-            name = FileNames(self.metadata.prefix).header
-            header = (self.metadata.path / name).read_text(encoding="utf-8")
-            self._linked[index] = link_firmware(
-                self.document, header, self.objects, index, self.folder, self.description
-            )
-        return self._linked[index]
-
 
 class PackageContext(BufferedInputs):
     """Inputs; see `ibert_tvm.runtime.engine.ExecutionContext`. Every run starts the board."""
@@ -171,14 +147,6 @@ class PackageContext(BufferedInputs):
 
     def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
         """As `ExecutionContext.run`."""
-        from ibert_tvm.targets.bare_metal.firmware import run_firmware
-
-        engine, index = self._engine, self.metadata.functions.index(function)
-        outputs = run_firmware(
-            engine.firmware(index),
-            engine.document,
-            index,
-            self.buffers[function.name],
-            engine.description,
-        )
+        index = self.metadata.functions.index(function)
+        outputs = self._engine.runner.run(index, self.buffers[function.name])
         return [outputs[record.name] for record in self.metadata.outputs]

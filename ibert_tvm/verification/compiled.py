@@ -248,11 +248,11 @@ class CompiledPackage(Compiled):
         self.shapes = [(int(f["batch"]), int(f["seq_len"])) for f in document["functions"]]
 
     def code(self) -> list[Check]:
-        from ..targets.bare_metal.package_audit import audit_package
+        from ..targets import packages
 
         work = self._scratch / "objects"
         work.mkdir()
-        audit = audit_package(self.path, self._document, self._description, work)
+        audit = packages.audit(self.path, self._document, self._description, work)
         self._objects = audit.objects
         facts: JsonDict = {
             "instructions": audit.instructions,
@@ -285,19 +285,16 @@ class CompiledPackage(Compiled):
     @contextmanager
     def running(self, model: QuantizedModel) -> Iterator[tuple[str, Run]]:
         from ..runtime.pixels import image_record, quantize_images
-        from ..targets.bare_metal.document import FileNames
-        from ..targets.bare_metal.firmware import link_firmware, run_firmware
+        from ..targets.packages import PackageRunner
 
         if not self._emulate:
             raise TargetError(
                 "the target is another machine; --emulate runs it under the target's emulator"
             )
-        document, description, size = self._document, self._description, model.info.image_size
-        names = FileNames(str(document["prefix"]))
-        header = (self.path / names.header).read_text(encoding="utf-8")
+        document, size = self._document, model.info.image_size
         folder = self._scratch / "firmware"
         folder.mkdir()
-        linked: dict[int, Path] = {}
+        runner = PackageRunner(self.path, document, folder, self._description, self._objects)
 
         def run(given: Inputs) -> dict[str, Array]:
             rows, tokens = next(iter(given.values())).shape[:2]
@@ -310,11 +307,7 @@ class CompiledPackage(Compiled):
             if size is not None and record is not None:
                 given = {record.name: quantize_images(record, given[record.name], size)}
             try:
-                if index not in linked:
-                    linked[index] = link_firmware(
-                        document, header, self._objects, index, folder, description
-                    )
-                return run_firmware(linked[index], document, index, given, description)
+                return runner.run(index, given)
             except TargetError as error:  # of this firmware: a finding, not an end of the checks
                 raise DeviceError(error.what, error.where, error.why, error.todo) from error
 

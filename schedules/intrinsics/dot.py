@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from ibert_tvm.targets import DotInstruction
 
-from . import neon, x86
+from . import neon, wasm, x86
 from .matrix import matrix_sources
 from .registration import Operand, Sources, nest, register, sources_of
 
 # One file per family of instructions: what is added to ``C[0:lanes]``, as an expression of
 # TVMScript that takes so many groups of products.
-_BODIES: dict[str, Callable[[int], str]] = {**x86.BODIES, **neon.BODIES}
+_BODIES: dict[str, Callable[[int], str]] = {**x86.BODIES, **neon.BODIES, **wasm.BODIES}
 
 
 def known_intrinsics() -> tuple[str, ...]:

@@ -50,26 +50,33 @@ def zipped_key_sources(lanes: int, depth: int) -> Sources:
     return packed_keys("zip_keys", lanes, depth, stores)
 
 
-def zipped_value_sources(lanes: int, depth: int) -> Sources:
+def zipped_value_sources(lanes: int, depth: int, dtype: str = "int8") -> Sources:
     """Text of the description and of the implementation of packing `depth` tokens of V.
 
     ``C[b, 0, l, i] = A[i, b lanes + l]``: several blocks of columns, as many as a load has.
     """
-    blocks, block = LOADED_BYTES // lanes, lanes * depth
+    loaded = loaded_values(dtype)
+    blocks, block = loaded // lanes, lanes * depth
     operands = {
-        "A": Operand((depth, LOADED_BYTES), "int8", ANY_ROWS),
-        "C": Operand((blocks, 1, lanes, depth), "int8", f"[T.int32(), {block}, {depth}, 1]"),
+        "A": Operand((depth, loaded), dtype, ANY_ROWS),
+        "C": Operand((blocks, 1, lanes, depth), dtype, f"[T.int32(), {block}, {depth}, 1]"),
     }
-    rows = [f'A.vload([{row}, 0], dtype="int8x{LOADED_BYTES}")' for row in range(depth)]
-    stored = min(block, LOADED_BYTES)
+    rows = [f'A.vload([{row}, 0], dtype="{dtype}x{loaded}")' for row in range(depth)]
+    stored = min(block, loaded)
     stores = []
-    for place, vector in enumerate(interleaved(rows, LOADED_BYTES)):
-        for start in range(0, LOADED_BYTES, stored):
-            number, rest = divmod(place * LOADED_BYTES + start, block)
+    for place, vector in enumerate(interleaved(rows, loaded)):
+        for start in range(0, loaded, stored):
+            number, rest = divmod(place * loaded + start, block)
             part = vector
-            if stored < LOADED_BYTES:
+            if stored < loaded:
                 part = f"T.Shuffle([{vector}], {list(range(start, start + stored))})"
             stores.append(f"C.vstore([{number}, 0, {rest // depth}, 0], {part})")
     statement = f"C[vb, 0, vl, vi] = A[vi, vb * {lanes} + vl]"
     loops = nest(statement, b=blocks, l=lanes, i=depth)
-    return sources_of(f"zip_values_{lanes}x{depth}", operands, loops, stores, accumulates=False)
+    name = f"zip_values_{lanes}x{depth}" + ("" if dtype == "int8" else f"_{dtype}")
+    return sources_of(name, operands, loops, stores, accumulates=False)
+
+
+def loaded_values(dtype: str) -> int:
+    """Entries of V that its packing loads at once."""
+    return LOADED_BYTES * 8 // int(dtype.removeprefix("int"))

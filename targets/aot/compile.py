@@ -182,6 +182,7 @@ def _kernel(
         parameters=signature.parameters,
         workspace_bytes=lowered.workspace_bytes,
         object_file=data,
+        code_bytes=description.machine.objects.code_bytes(data),
         undefined=undefined,
     )
 

@@ -12,7 +12,6 @@ import tvm
 from ..weights import Weight
 from .c_text import c_type
 from .interface import Interface
-from .objects import code_bytes
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,9 @@ class BareKernel:
     workspace_bytes
         What it needs of the workspace.
     object_file
-        Relocatable ELF that holds the kernel and nothing else.
+        Relocatable object that holds the kernel and nothing else.
+    code_bytes
+        What that adds to a program.
     undefined
         Functions that it calls: memory functions and integer helpers of the compiler.
     """
@@ -68,6 +69,7 @@ class BareKernel:
     parameters: tuple[KernelParameter, ...]
     workspace_bytes: int
     object_file: bytes
+    code_bytes: int
     undefined: tuple[str, ...]
 
     def declared_parameters(self, qualifier: str = "") -> str:
@@ -209,7 +211,7 @@ class BareModel:
             "arena_bytes": {function.name: function.arena_bytes for function in self.functions},
             "largest_workspace_bytes": max(kernel.workspace_bytes for kernel in self.kernels),
             "kernels": len(self.kernels),
-            "kernel_code_bytes": sum(code_bytes(kernel.object_file) for kernel in self.kernels),
+            "kernel_code_bytes": sum(kernel.code_bytes for kernel in self.kernels),
             "weight_bytes": self.weight_bytes,
         }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,13 +14,8 @@ import tvm
 from tvm import tirx
 
 from ..description import TargetDescription
-from ..elf import opened
 from ..linking import Tools, kept_in_memory
-from .symbols import check_undefined, undefined_symbols
-
-# TVM adds conversions of half floats to every object, whether something calls them or not.
-_DROPPED_SECTIONS = (".text.tvm.fp16.conv", ".ARM.exidx*", ".debug*", ".eh_frame*", ".comment")
-_ALLOCATED = 0x2  # SHF_ALLOC
+from .symbols import check_undefined
 
 
 def finalise(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc:
@@ -67,7 +62,7 @@ def kernel_object(
     Returns
     -------
     data, undefined
-        Relocatable ELF, its code in a section ``.text.SYMBOL``; and what it leaves undefined.
+        Relocatable object, its code in a section ``.text.SYMBOL``; and what it leaves undefined.
 
     Raises
     ------
@@ -84,17 +79,24 @@ def kernel_object(
             generate()
         elif not _survives(generate):
             generate(*description.retry_options)
-        tools = Tools(description)
-        command = [tools.binary("objcopy"), "--strip-debug"]
-        command += [f"--remove-section={name}" for name in _DROPPED_SECTIONS]
-        # Named by the unwinding tables that have just been removed.
-        command += ["--wildcard", "--strip-symbol=__aeabi_unwind_cpp_pr*"]
-        command += [f"--rename-section=.text=.text.{symbol}", "kernel.o", "stripped.o"]
-        tools.run(command, work, "cannot strip a kernel")
-        data = (work / "stripped.o").read_bytes()
-    undefined = undefined_symbols(data)
+        objects = description.machine.objects
+        if objects.dropped_sections:
+            _strip(symbol, work, Tools(description), objects.dropped_sections)
+        data = (work / "kernel.o").read_bytes()
+    undefined = objects.undefined(data)
     check_undefined(symbol, undefined, description, provided)
     return data, undefined
+
+
+def _strip(symbol: str, work: Path, tools: Tools, dropped: Sequence[str]) -> None:
+    """Drop sections of ``kernel.o``, and give its code a section of its own name."""
+    command = [tools.binary("objcopy"), "--strip-debug"]
+    command += [f"--remove-section={name}" for name in dropped]
+    # Named by the unwinding tables that have just been removed.
+    command += ["--wildcard", "--strip-symbol=__aeabi_unwind_cpp_pr*"]
+    command += [f"--rename-section=.text=.text.{symbol}", "kernel.o", "stripped.o"]
+    tools.run(command, work, "cannot strip a kernel")
+    (work / "stripped.o").replace(work / "kernel.o")
 
 
 def _generate(
@@ -129,10 +131,3 @@ def _survives(generate: Callable[[], None]) -> bool:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         raise
-
-
-def code_bytes(data: bytes) -> int:
-    """Bytes of code and constants that an object adds to a program."""
-    with opened(data) as elf:
-        allocated = (s for s in elf.iter_sections() if s["sh_flags"] & _ALLOCATED)
-        return sum(section["sh_size"] for section in allocated)

@@ -11,34 +11,11 @@ from collections.abc import Collection
 from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
-from ..elf import is_undefined, symbols
 
 MEMORY_FUNCTIONS = frozenset({"memcpy", "memmove", "memset"})
 """What compilers call for copies and zeros; C programs have them, hosted or not."""
 LAUNCH = "__TVMBackendParallelLaunch"
 """Where kernels find the function that runs a parallel loop."""
-
-
-def undefined_symbols(data: bytes) -> tuple[str, ...]:
-    """Symbols that a relocatable object refers to and does not define, sorted.
-
-    A weak definition whose value is NULL until somebody fills it in counts as well: it is how TVM's
-    code generator reaches its runtime.
-
-    Parameters
-    ----------
-    data
-        ELF object file.
-    """
-    return tuple(
-        sorted(
-            {
-                symbol.name
-                for symbol in symbols(data)
-                if symbol.name and (is_undefined(symbol) or symbol.name.startswith("__TVM"))
-            }
-        )
-    )
 
 
 def check_undefined(

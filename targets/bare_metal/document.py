@@ -13,7 +13,7 @@ from ibert_tvm.common.integrity import MANIFEST, check_manifest, lists_all
 from ibert_tvm.common.schema import NUMBER, OBJECT, STRING, check, integer, one_of
 from ibert_tvm.common.strict_json import read_json
 
-from .options import FORMS, OBJECTS
+from .options import FORMS, OBJECTS, WASM
 
 FORMAT = 1
 KIND = "ibert bare-metal package"
@@ -27,7 +27,7 @@ _SIZE, _COUNT = integer(0, 2**48), integer(1, 2**31 - 1)
 _SCHEMA = {
     "kind": one_of(KIND),
     "prefix": _NAME,
-    "emit": one_of(*FORMS),
+    "emit": one_of(*FORMS, WASM),
     "target": {"name": STRING},
     "functions": [
         {
@@ -123,7 +123,8 @@ def read_package(folder: Path) -> dict[str, Any]:
         raise _damaged(folder)(folder / DOCUMENT, why) from error
     names = FileNames(document["prefix"])
     code = names.library if document["emit"] == OBJECTS else names.driver
-    for name in (names.header, code):
+    needed = (names.header, code) if document["emit"] != WASM else ("model.js", "model.wasm")
+    for name in needed:
         if name not in files:
             raise _damaged(folder)(folder / name, f"{MANIFEST} does not list it")
     return document

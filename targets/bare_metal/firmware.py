@@ -125,20 +125,53 @@ def run_firmware(
     """
     program = find_emulator(description)
     board = description.emulator.board if description.emulator else ""
-    content = b"".join(
-        inputs[one["name"]].astype(one["dtype"]).tobytes() for one in document["inputs"]
-    )
-    (elf.parent / "inputs.bin").write_bytes(content)
-    results = elf.parent / "outputs.bin"
-    results.unlink(missing_ok=True)
     options = ["-nographic", "-monitor", "none", "-serial", "none"]
     semihosting = ["-semihosting-config", "enable=on,target=native"]
     command = [program, "-M", board, *options, *semihosting, "-kernel", str(elf)]
-    done = run(command, elf.parent, _SECONDS)
+    return run_on_files(command, document, index, inputs, elf.parent, description)
+
+
+def run_on_files(
+    command: Sequence[str],
+    document: JsonObject,
+    index: int,
+    inputs: Mapping[str, np.ndarray],
+    folder: Path,
+    description: TargetDescription,
+) -> dict[str, np.ndarray]:
+    """Run a program that reads ``inputs.bin`` in a folder and writes ``outputs.bin`` there.
+
+    Parameters
+    ----------
+    command
+        The program.
+    document, index, inputs, description
+        As for `run_firmware`.
+    folder
+        Where the files are.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        Integers of the outputs.
+
+    Raises
+    ------
+    TargetError
+        If the program fails.
+    """
+    content = b"".join(
+        inputs[one["name"]].astype(one["dtype"]).tobytes() for one in document["inputs"]
+    )
+    (folder / "inputs.bin").write_bytes(content)
+    results = folder / "outputs.bin"
+    results.unlink(missing_ok=True)
+    done = run(command, folder, _SECONDS)
     if done.returncode or not results.is_file():
+        emulator = description.emulator
         raise TargetError(
             "the package does not run on the emulated board",
-            where=f"target {description.name!r}, {board}",
+            where=f"target {description.name!r}, {(emulator and emulator.board) or command[0]}",
             why=f"status {done.returncode}: {(done.stdout + done.stderr).strip()[-400:]}",
             todo="compile it again; see `ibert doctor`",
         )

@@ -11,17 +11,20 @@ OBJECTS = "objects"
 C_SOURCES = "c"
 C_ARRAYS = "c-arrays"
 FORMS = (OBJECTS, C_SOURCES, C_ARRAYS)
+WASM = "wasm"
+"""Form of a package for browsers, the only one that these have."""
 
 
 @dataclass(frozen=True)
 class PackageOptions:
-    """How to write a package for a microcontroller.
+    """How to write a package for a microcontroller, or for browsers.
 
     Attributes
     ----------
     emit
         ``"objects"``: a static library. ``"c"``: portable C99 sources, and the weights as a binary
-        file that the assembler includes. ``"c-arrays"``: the weights as C arrays too.
+        file that the assembler includes. ``"c-arrays"``: the weights as C arrays too. ``"wasm"``:
+        for browsers.
     flash, ram
         Bytes that there are for the model; None where nothing is to be checked.
     """
@@ -31,7 +34,7 @@ class PackageOptions:
     ram: int | None = None
 
     def __post_init__(self) -> None:
-        if self.emit not in FORMS:
+        if self.emit not in (*FORMS, WASM):
             raise UsageError(f"emit {self.emit!r}: use one of {', '.join(FORMS)}")
         for name, value in (("flash", self.flash), ("ram", self.ram)):
             if value is not None and value < 1:
@@ -40,7 +43,7 @@ class PackageOptions:
     @property
     def kernels(self) -> str:
         """Form of the kernels alone: ``"objects"`` or ``"c"``."""
-        return OBJECTS if self.emit == OBJECTS else C_SOURCES
+        return OBJECTS if self.emit in (OBJECTS, WASM) else C_SOURCES
 
 
 _UNITS = {"": 1, "K": 1024, "M": 1024**2}

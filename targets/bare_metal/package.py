@@ -105,11 +105,11 @@ def write_package(
     objects = _build_objects(bare, sources, work, description, options)
     driver = (work / names.driver).with_suffix(".o")
     verified = verify_package(objects, driver, api_functions(bare), work, description)
-    use = _memory_use(bare, verified)
+    use = memory_use(bare, verified)
     check_limits(use, options, description)
     header = _with_sizes(bare, use, options)
     (folder / names.header).write_text(header, encoding="utf-8")
-    document = _document(bare, metadata, description, options, use, verified)
+    document = package_document(bare, metadata, description, options.emit, use, verified)
     (folder / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
     (folder / "README.md").write_text(readme(document), encoding="utf-8")
     if options.emit == OBJECTS:
@@ -225,7 +225,8 @@ def _mark(objects: Sequence[Path], work: Path, description: TargetDescription) -
             tools.run([copier, update, path.name], work, f"cannot mark {path.name}")
 
 
-def _memory_use(bare: BareModel, verified: Verified) -> MemoryUse:
+def memory_use(bare: BareModel, verified: Verified) -> MemoryUse:
+    """What a package takes of memory, from what was found in it."""
     weights = sorted(((w.name, w.nbytes) for w in bare.weights), key=lambda row: -row[1])
     largest = max(bare.functions, key=lambda function: function.arena_bytes)
     return MemoryUse(
@@ -267,14 +268,15 @@ def _tensor(spec: TensorSpec) -> JsonObject:
     return row | {"low": spec.low, "high": spec.high}
 
 
-def _document(
+def package_document(
     bare: BareModel,
     metadata: JsonObject,
     description: TargetDescription,
-    options: PackageOptions,
+    emit: str,
     use: MemoryUse,
     verified: Verified,
 ) -> JsonObject:
+    """The content of ``ibert_model.json`` of a package of the form `emit`."""
     kernels = {kernel.symbol: kernel for kernel in bare.kernels}
     facts = {key: value for key, value in metadata.items() if key != "tokenizer"}
     return {
@@ -282,7 +284,7 @@ def _document(
         "format": FORMAT,
         "kind": KIND,
         "prefix": bare.interface.prefix,
-        "emit": options.emit,
+        "emit": emit,
         "toolchain": {
             "compiler": description.toolchain.compiler if description.toolchain else "",
             "flags": list(find_linker_flags(description)),

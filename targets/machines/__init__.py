@@ -15,7 +15,17 @@ from .code import (
     StackRules,
     Transfer,
 )
-from .record import RUNTIMES, BareMetal, Driver, Emulator, FloatUse, Linux, Machine, Toolchain
+from .record import (
+    RUNTIMES,
+    BareMetal,
+    Driver,
+    Emulator,
+    FloatUse,
+    Linux,
+    Machine,
+    Toolchain,
+    WebPage,
+)
 
 __all__ = [
     "LOADED",
@@ -35,6 +45,7 @@ __all__ = [
     "StackRules",
     "Toolchain",
     "Transfer",
+    "WebPage",
 ]
 
 MACHINES: dict[str, Machine] = {

@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from ..elf import ELF
+from ..object_format import ObjectFormat
 from .code import FlowRules, StackRules
 
 if TYPE_CHECKING:
@@ -192,6 +194,17 @@ class BareMetal:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WebPage:
+    """A page in a browser, or a program in Node.js: a module with a memory of its own."""
+
+    kind: ClassVar = "wasm"
+    alignment: ClassVar = 16
+    stack_buffer_bytes: ClassVar = 4096
+    object_flags: ClassVar = ()
+    threads: ClassVar = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """A processor architecture and the kind of system on it.
 
@@ -202,7 +215,7 @@ class Machine:
     title
         Its name in messages.
     elf_machine, bits
-        ``e_machine`` and class of its files, which are little-endian.
+        ``e_machine`` and class of its files, which are little-endian; "" where they are no ELF.
     triples
         Architectures, in LLVM's and GNU's triples, that are this family.
     is_floating_point
@@ -212,6 +225,8 @@ class Machine:
         instruction too many.
     flow
         How control passes through its code.
+    objects
+        How its relocatable objects are read.
     float_functions
         Library functions of floating point, besides those of all machines.
     float_abis
@@ -231,7 +246,7 @@ class Machine:
     emulator
         What runs its code elsewhere; None where nothing has to.
     system
-        What is particular to Linux, or to its absence.
+        What is particular to Linux, to its absence, or to a page in a browser.
     """
 
     name: str
@@ -241,6 +256,7 @@ class Machine:
     triples: re.Pattern[str]
     is_floating_point: Callable[[str, str, bool], bool]
     flow: FlowRules
+    objects: ObjectFormat = ELF
     float_functions: re.Pattern[str] | None = None
     float_abis: tuple[str, ...] = ("",)
     float_use: Callable[[ELFFile], FloatUse] | None = None
@@ -250,15 +266,17 @@ class Machine:
     integer_helpers: frozenset[str] = frozenset()
     toolchains: Mapping[str, Toolchain]
     emulator: Emulator | None
-    system: Linux | BareMetal
+    system: Linux | BareMetal | WebPage
 
     def __repr__(self) -> str:
         # Part of keys that outlive a process, which addresses of functions do not.
         return f"Machine({self.name!r})"
 
     def __post_init__(self) -> None:
-        for part in ("name", "title", "elf_machine", "float_abis"):
+        for part in ("name", "title", "float_abis"):
             self._require(bool(getattr(self, part)), f"{part} is empty")
+        elf = self.objects is ELF
+        self._require(bool(self.elf_machine) == elf, "elf_machine is of files that are ELF")
         self._require(self.bits in (32, 64), f"bits is {self.bits}, not 32 or 64")
         self._require(callable(self.is_floating_point), "is_floating_point is no function")
         told = self.float_abis == ("",) or self.float_use is not None
@@ -275,10 +293,11 @@ class Machine:
             self._require(lower == names, "system.names are not in lower case")
             known = bool(runtimes) and set(runtimes) <= set(RUNTIMES)
             self._require(known, f"system.runtimes are {runtimes}, not of {RUNTIMES}")
-        else:
+            return
+        self._require(bool(self.toolchains), "what has no Linux needs a toolchain")
+        if isinstance(self.system, BareMetal):
             for part in ("start_up", "compilers"):
                 self._require(bool(getattr(self.system, part)), f"system.{part} is empty")
-            self._require(bool(self.toolchains), "a microcontroller needs a toolchain")
 
     def _require(self, holds: bool, why: str) -> None:
         if not holds:

@@ -30,6 +30,8 @@ _PACKAGES = {
     "llvm-objdump": "llvm-14",
     "llvm-objdump-14": "llvm-14",
     "mmdebstrap": "mmdebstrap",
+    "llvm-mc-14": "llvm-14",
+    "wasm-ld-14": "lld-14",
     "bochs-bin": "bochs bochs-term",
 }
 # Debian's llvm-14 has the version in the names of its programs.

@@ -16,7 +16,7 @@ DOCUMENTS = sorted(
 )
 # These begin with a model's folder, all others with what the README makes of it.
 FIRST = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
-_SHAPES = ("bash", "python", "text", "json", "c", "")
+_SHAPES = ("bash", "python", "text", "json", "c", "js", "")
 
 
 def _name(path: Path) -> str:

@@ -20,7 +20,7 @@ X86 = ("x86-64", "x86-64-v3", "x86-avx-vnni", "x86-avx512-vnni")
 BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv6-softfloat", "armv7-neon", "rpi4")
 MICROCONTROLLERS = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55")
 GPUS = ("a100", "h100", "h200", "t4")
-NAMES = ("host", *sorted((*X86, *BOARDS, *MICROCONTROLLERS, *GPUS)))
+NAMES = ("host", *sorted((*X86, *BOARDS, *MICROCONTROLLERS, *GPUS, "wasm32")))
 
 
 def test_names() -> None:
@@ -47,7 +47,7 @@ def test_processors_that_run_the_code_of_a_target_select_it(processor: str, name
     "name", ["x86-64-v4", "hosts", "avx512-vnni", "rpi5", "cortexm4", "a10", ""]
 )
 def test_an_unknown_target_lists_those_there_are(name: str, messages: Messages) -> None:
-    with messages.raises(TargetError):
+    with messages.raises(TargetError, targets=", ".join(target_names())):
         get_target(name)
 
 

@@ -16,8 +16,9 @@ from ibert_tvm.common.file_seal import Part, append_seal
 from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.targets.aot.c_source import kernels_source
 from ibert_tvm.targets.aot.library import api_functions, exported_symbols
-from ibert_tvm.targets.aot.symbols import LAUNCH, check_undefined, undefined_symbols
+from ibert_tvm.targets.aot.symbols import LAUNCH, check_undefined
 from ibert_tvm.targets.disassembly import disassemble, parse
+from ibert_tvm.targets.elf import ELF
 from ibert_tvm.targets.library_audit import audit_library
 from ibert_tvm.targets.linking import THREAD_FUNCTIONS
 from ibert_tvm.targets.toolchain import find_linker
@@ -96,7 +97,7 @@ def test_every_object_holds_its_kernel_alone(compiled) -> None:
             if entry["st_info"]["type"] == "STT_FUNC"
         }
         assert functions <= {symbol, "__tvm_parallel_lambda"}
-        assert set(undefined_symbols(data)) <= {"memcpy", "memmove", "memset", LAUNCH}
+        assert set(ELF.undefined(data)) <= {"memcpy", "memmove", "memset", LAUNCH}
 
 
 def test_the_driver_compiles_without_a_warning(compiled, tmp_path: Path) -> None:

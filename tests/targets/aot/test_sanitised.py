@@ -68,6 +68,7 @@ def _program() -> tuple[Program, dict[tuple[int, int], int]]:
                 ),
                 _WORKSPACE,
                 b"",
+                0,
                 (),
             )
         graph = Graph(f"main_b{batch}_s{seq_len}", values, 3, 1, tuple(calls), (5, 6, 7, 0))

@@ -22,8 +22,9 @@ from ibert_tvm.targets import (
     target_names,
     unregister_target,
 )
-from ibert_tvm.targets.aot.symbols import check_undefined, undefined_symbols
+from ibert_tvm.targets.aot.symbols import check_undefined
 from ibert_tvm.targets.catalogue import CATALOGUE
+from ibert_tvm.targets.elf import ELF
 from ibert_tvm.targets.elf_check import check_elf
 from ibert_tvm.targets.library_audit import read_listing
 from ibert_tvm.targets.machines import FlowRules, Linux, Machine
@@ -121,7 +122,7 @@ def test_a_model_is_compiled_to_objects_without_floating_point(
     for name, data in program.bare.objects.items():
         (tmp_path / "kernel.o").write_bytes(data)
         check_elf(tmp_path / "kernel.o", board)
-        check_undefined(name, undefined_symbols(data), board)
+        check_undefined(name, ELF.undefined(data), board)
         audit = read_listing(_listing(data), board)
         assert audit.instructions > 0 and audit.findings == (), name
 

@@ -1,0 +1,30 @@
+/* What a page calls of a model: its inputs, outputs and weights lie in the module's own memory,
+ * where they are exported, and one function runs a shape.
+ *
+ * INPUT_BYTES and OUTPUT_BYTES are what each input and output has room for.
+ */
+#include "ibert_model.h"
+
+static IBERT_ALIGNED uint8_t arena[IBERT_ARENA_BYTES];
+IBERT_ALIGNED uint8_t inputs[IBERT_NUM_INPUTS][INPUT_BYTES];
+IBERT_ALIGNED uint8_t outputs[IBERT_NUM_OUTPUTS][OUTPUT_BYTES];
+
+__attribute__((export_name("run"))) int32_t run_shape(int32_t batch, int32_t seq_len) {
+    ibert_context context;
+    const void *given_inputs[IBERT_NUM_INPUTS];
+    void *given_outputs[IBERT_NUM_OUTPUTS];
+    size_t input_bytes[IBERT_NUM_INPUTS], output_bytes[IBERT_NUM_OUTPUTS];
+    int32_t i, status;
+    for (i = 0; i < IBERT_NUM_INPUTS; i++) {
+        given_inputs[i] = inputs[i];
+        input_bytes[i] = INPUT_BYTES;
+    }
+    for (i = 0; i < IBERT_NUM_OUTPUTS; i++) {
+        given_outputs[i] = outputs[i];
+        output_bytes[i] = OUTPUT_BYTES;
+    }
+    status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena, sizeof arena);
+    return status != IBERT_OK ? status
+                              : ibert_run(&context, batch, seq_len, given_inputs, input_bytes,
+                                          given_outputs, output_bytes);
+}

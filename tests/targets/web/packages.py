@@ -1,0 +1,31 @@
+"""A small model as a package for browsers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ibert_tvm as ibert
+from ibert_tvm.model.artefact import QuantizedModel
+from tests.arm.packages import inputs_for
+from tests.arm.tools import board, needs
+from tests.cache import compiled_once, quantised_once
+from tests.random_models import random_bert
+
+VOCABULARY, SHAPES = 100, ((2, 16),)
+
+
+@quantised_once
+def tiny_bert() -> QuantizedModel:
+    """One layer, 32 wide."""
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 1}
+    model = random_bert(12, 0.15, model={"add_pooling_layer": False}, **sizes)
+    canonical = ibert.load(model, head="sentence_embedding", verify=False)
+    batches = [inputs_for([*canonical.info.inputs], 16, seed, VOCABULARY) for seed in range(2)]
+    return ibert.quantize(canonical, calibration=batches)
+
+
+def tiny_package() -> Path:
+    """The package of `tiny_bert`; skips without the tools, see `tests.arm.tools.needs`."""
+    board("wasm32")
+    needs("wasm-ld-14")
+    return compiled_once(tiny_bert(), "wasm32", SHAPES)
