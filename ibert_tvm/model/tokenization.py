@@ -68,6 +68,10 @@ def _read(file: Path) -> bytes:
         raise _damaged(str(file), error.what) from error
 
 
+Row = tuple[Sequence[int], Sequence[int]]
+"""Ids and types of a text's tokens."""
+
+
 @dataclass(frozen=True)
 class TokenizedBatch:
     """Token ids of some texts, padded to one length.
@@ -296,7 +300,6 @@ class Tokenizer:
         max_length: int,
         pad_to: int | None = None,
         allow_empty: bool = False,
-        first: int = 0,
     ) -> TokenizedBatch:
         """Encode texts, or pairs of texts, with the model's special tokens.
 
@@ -310,8 +313,6 @@ class Tokenizer:
             Length of the arrays; by default that of the longest encoding.
         allow_empty
             Take empty texts, which are special tokens alone.
-        first
-            What errors count texts from.
 
         Raises
         ------
@@ -319,30 +320,48 @@ class Tokenizer:
             If there is no text, one is empty, one is not a string or has half of a surrogate pair,
             or one gives no token.
         """
+        rows, truncated = self.rows(texts, max_length, allow_empty)
+        return self._padded(rows, pad_to, truncated)
+
+    def rows(
+        self,
+        texts: Sequence[str | tuple[str, str]],
+        max_length: int,
+        allow_empty: bool = False,
+        first: int = 0,
+    ) -> tuple[list[Row], tuple[int, ...]]:
+        """Encode texts as `encode` does, without padding; errors count texts from `first`.
+
+        Returns
+        -------
+        rows : list of tuple
+            Ids and types of every text's tokens.
+        truncated : tuple of int
+            Indices of the texts that were longer than allowed.
+        """
         items = [self._checked(text, index, allow_empty) for index, text in enumerate(texts, first)]
         if not items:
             raise InputError("no text was given", todo="give at least one text")
+        encode = self._tokenizer.encode_batch
+        if all(isinstance(item, str) for item in items):  # it knows no types of pairs
+            encode = self._tokenizer.encode_batch_fast
         with self._lock:  # truncation is a state of the tokenizer, and other threads may encode
             self._tokenizer.no_truncation()
             with refusing(_BEHAVIOUR):
-                encodings = self._tokenizer.encode_batch(items)
-            truncated = tuple(i for i, e in enumerate(encodings) if len(e) > max_length)
-            if truncated:
-                del encodings  # those of a long text have tens of megabytes
-                self._tokenizer.enable_truncation(max_length, direction=self.truncation_side)
-                with refusing(_BEHAVIOUR):
-                    encodings = self._tokenizer.encode_batch(items)
-        for index, encoding in enumerate(encodings, first):
-            if not encoding.ids:
-                raise _no_token(index)
-            if len(encoding) > max_length:
-                raise InputError(
-                    f"text {index} cannot be cut to {max_length} tokens",
-                    why=f"with its special tokens it still has {len(encoding.ids)}",
-                    todo="compile with a larger --seq-len",
-                )
-        rows = [(e.ids, e.type_ids) for e in encodings]
-        return self._padded(rows, pad_to, truncated, first)
+                encodings = encode(items)
+        rows, truncated = [], []
+        for index, encoding in enumerate(encodings):
+            ids = encoding.ids
+            types = encoding.type_ids if self.has_types else [0] * len(ids)
+            if not ids:
+                raise _no_token(first + index)
+            if len(ids) > max_length:
+                kept = _kept(encoding, max_length, self.truncation_side, first + index)
+                ids, types = [ids[place] for place in kept], [types[place] for place in kept]
+                truncated.append(index)
+            rows.append((ids, types))
+        self._check_rows(rows, first)
+        return rows, tuple(truncated)
 
     def check(self, texts: Sequence[object]) -> None:
         """Refuse what is no text, or empty, by its place among others; an `InputError`."""
@@ -423,7 +442,9 @@ class Tokenizer:
 
     def batch_of(self, windows: Sequence[Window]) -> TokenizedBatch:
         """Pad windows to one length, in their order."""
-        return self._padded([(window.ids, window.type_ids) for window in windows], None, ())
+        rows = [(window.ids, window.type_ids) for window in windows]
+        self._check_rows(rows, 0)
+        return self._padded(rows, None, ())
 
     def _checked(
         self, text: object, index: int, allow_empty: bool = False
@@ -435,18 +456,9 @@ class Tokenizer:
         return checked
 
     def _padded(
-        self,
-        rows: Sequence[tuple[Sequence[int], Sequence[int]]],
-        pad_to: int | None,
-        truncated: tuple[int, ...],
-        first: int = 0,
+        self, rows: Sequence[Row], pad_to: int | None, truncated: tuple[int, ...]
     ) -> TokenizedBatch:
         length = max(len(row) for row, _ in rows) if pad_to is None else pad_to
-        largest = max(self.pad_id, *(max(row, default=0) for row, _ in rows))
-        if largest > np.iinfo(np.int32).max:
-            raise _damaged(_BEHAVIOUR, f"a token has the id {largest}")
-        if self._rows is not None and largest >= self._rows:
-            self._refuse_ids([row for row, _ in rows], self._rows, first)
         ids = np.full((len(rows), length), self.pad_id, dtype=np.int32)
         mask = np.zeros_like(ids)
         types = np.zeros_like(ids)
@@ -456,6 +468,13 @@ class Tokenizer:
             if self.has_types:
                 types[index, : len(row)] = type_ids
         return TokenizedBatch(ids, mask, types, truncated)
+
+    def _check_rows(self, rows: Sequence[Row], first: int) -> None:
+        largest = max(self.pad_id, *(max(row, default=0) for row, _ in rows))
+        if largest > np.iinfo(np.int32).max:
+            raise _damaged(_BEHAVIOUR, f"a token has the id {largest}")
+        if self._rows is not None and largest >= self._rows:
+            self._refuse_ids([row for row, _ in rows], self._rows, first)
 
     @staticmethod
     def _refuse_ids(rows: Sequence[Sequence[int]], count: int, first: int) -> None:
@@ -534,6 +553,33 @@ def _roberta_tokenizer(bpe: Any, config: JsonObject) -> Any:
         tokens[key] = (text, int(index))
     fast.post_processor = RobertaProcessing(tokens["sep_token"], tokens["cls_token"])
     return fast
+
+
+def _kept(encoding: Any, max_length: int, side: str, index: int) -> list[int]:
+    """Which tokens stay, as the package tokenizers chooses them for its strategy "longest_first".
+
+    Its own truncation also makes encodings of all that it cuts off: of a pair of long texts, one of
+    each part of the first with each part of the second.
+    """
+    sequences = np.array([-1 if one is None else one for one in encoding.sequence_ids])
+    special, *texts = (np.flatnonzero(sequences == one) for one in (-1, 0, 1))
+    room = max_length - len(special)
+    if room < 0:
+        raise InputError(
+            f"text {index} cannot be cut to {max_length} tokens",
+            why=f"it has {len(special)} special tokens, which are kept",
+            todo="compile with a larger --seq-len",
+        )
+    shorter = int(len(texts[0]) > len(texts[1]))
+    counts = [room, room]
+    counts[shorter] = min(len(texts[shorter]), room // 2)
+    counts[1 - shorter] -= counts[shorter]
+    parts = [
+        text[:count] if side == "right" else text[len(text) - count :]
+        for text, count in zip(texts, counts, strict=True)
+    ]
+    kept: list[int] = np.sort(np.concatenate([special, *parts])).tolist()
+    return kept
 
 
 def _no_token(index: int) -> InputError:

@@ -243,7 +243,7 @@ def _check_growth(section: str, component: Any, kinds: Mapping[str, _Growth]) ->
 
 
 def _check_post_processors(component: Any) -> None:
-    added = 0
+    added, adding = 0, 0
     for step in _steps(component):
         kind = step["type"]
         if kind not in _POST_PROCESSORS:
@@ -253,6 +253,9 @@ def _check_post_processors(component: Any) -> None:
             added += max(_added_by(step, "single", "A"), _added_by(step, "pair", "AB"))
         elif kind != "ByteLevel":
             added += 4
+        adding += kind != "ByteLevel"
+    if adding > 1:  # which tokens are the text's is then not known
+        raise _refused("post_processor", f"{adding} of its steps add tokens; one may")
     if added > MAX_ADDED_TOKENS:
         why = f"it adds {added} tokens; {MAX_ADDED_TOKENS} are allowed"
         raise _refused("post_processor", why)

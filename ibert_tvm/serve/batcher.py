@@ -4,20 +4,20 @@ Nothing waits for a batch to fill: while one is computed others gather, and the 
 there, up to so many tokens. Libraries that pack tokens compute no padding, so a batch of mixed
 lengths costs its tokens; for others `Library.run_tokens` keeps the short ones apart.
 
+Texts of small requests go before those of large ones. While small ones come, these are computed a
+slice at a time, so that the next small one waits for no more than that.
+
 What computes a batch may be lost on the way. Its texts are then computed again, each alone; one
 that is lost twice is the likely reason, and its request is told to try again.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,18 @@ from numpy.typing import NDArray
 
 from ..common.errors import IbertError, InputError
 from .runners import Runner, Tokens, WorkerLostError
+from .turns import Turns
 
 _logger = logging.getLogger(__name__)
 
 _TRIES = 2
 """How often a text is computed, if what computes it is lost."""
-_SECONDS_PER_TOKEN = 200e-6
-"""By which a text lets others go first for every token that its request has before it."""
+_SMALL, _SLICE = 512, 256
+"""Tokens that a small request has at most, and a slice of large ones."""
+_SLICED = 256
+"""Slices of large requests after a small one came, before a whole batch of these is computed."""
+_MOST_PASSED = 1024
+"""Tokens of small requests that go before a large one which waits."""
 _LOOK_SECONDS = 1.0
 """How long a worker that has nothing to do may be gone before that is seen."""
 _PAUSES = (0.1, 5.0)
@@ -88,7 +93,8 @@ class Batcher:
         self._batch_tokens, self._queue_tokens = batch_tokens, queue_tokens
         self._observe, self._restarted = observe, restarted
         self._changed = threading.Condition()
-        self._waiting: list[_Text] = []  # a heap, in the order of turns
+        self._waiting = Turns[_Text](_MOST_PASSED)
+        self._slices_left = 0
         self._tokens = 0
         self._closed = False
         self._failing: set[Runner] = set()
@@ -148,13 +154,7 @@ class Batcher:
                 why=f"it has {total} tokens, and {self._queue_tokens} may wait at a time",
                 todo="send its texts in several requests",
             )
-        job = _Job(len(rows), output)
-        now, before = time.monotonic(), 0
-        texts = []
-        for row, (ids, types) in enumerate(rows):
-            before += len(ids)
-            turn = now + before * _SECONDS_PER_TOKEN
-            texts.append(_Text(turn, next(_NUMBERS), job, row, ids, types))
+        job = _Job(len(rows), output, large=total > _SMALL)
         with self._changed:
             if self._closed:
                 raise _closed()
@@ -167,10 +167,17 @@ class Batcher:
                     todo="try again later",
                 )
             self._tokens += total
-            for text in texts:
-                heapq.heappush(self._waiting, text)
+            if not job.large:
+                self._slices_left = _SLICED
+            turn = self._waiting.now
+            for row, (ids, types) in enumerate(rows):
+                turn += len(ids)
+                self._put(_Text(job, row, ids, types), turn)
             self._changed.notify_all()
         return job.future
+
+    def _put(self, text: _Text, turn: int) -> None:
+        self._waiting.put(text, len(text.ids), turn, text.job.large)
 
     def close(self) -> None:
         """Compute what waits, refuse what comes, and end the threads and the runners."""
@@ -234,25 +241,34 @@ class Batcher:
                     return None
                 if not runner.is_alive():
                     return []
-                # Its share: what one runner took alone, the others would wait for.
-                most = min(self._batch_tokens, -(-self._tokens // len(self._runners)))
-                texts: list[_Text] = []
-                tokens = 0
-                while self._waiting:
-                    size = len(self._waiting[0].ids)
-                    # What was lost before may be the reason for it, and is computed alone.
-                    alone = any(text.tries for text in (*texts[:1], self._waiting[0]))
-                    if texts and (alone or tokens + size > most):
-                        break
-                    text = heapq.heappop(self._waiting)
-                    self._tokens -= size
-                    if not text.job.future.done():  # given up, or failed with another of its texts
-                        texts.append(text)
-                        tokens += size
+                texts = self._batch()
                 if self._waiting:  # for another runner
                     self._changed.notify_all()
                 if texts:
                     return texts
+
+    def _batch(self) -> list[_Text]:
+        """Take texts in their turns, as many as are computed at once."""
+        # A share: what one runner took alone, the others would wait for.
+        most = min(self._batch_tokens, -(-self._tokens // len(self._runners)))
+        large = self._waiting.large_is_next()
+        if large and self._slices_left:
+            self._slices_left -= 1
+            most = min(most, _SLICE)
+        texts: list[_Text] = []
+        tokens = 0
+        while (text := self._waiting.first(large)) is not None:
+            size = len(text.ids)
+            # What was lost before may be the reason for it, and is computed alone.
+            alone = any(one.tries for one in (*texts[:1], text))
+            if texts and (alone or tokens + size > most):
+                break
+            self._waiting.take(large)
+            self._tokens -= size
+            if not text.job.future.done():  # given up, or failed with another of its texts
+                texts.append(text)
+                tokens += size
+        return texts
 
     def _again(self, texts: Sequence[_Text], error: WorkerLostError) -> None:
         """Put texts back to the front, or fail those that were there before."""
@@ -261,8 +277,7 @@ class Batcher:
             for text in texts:
                 text.tries += 1
                 if text.tries < _TRIES:
-                    text.turn = 0.0
-                    heapq.heappush(self._waiting, text)
+                    self._put(text, 0)
                     self._tokens += len(text.ids)
             self._changed.notify_all()
         for text in texts:
@@ -294,8 +309,7 @@ class Batcher:
 
     def _refuse_waiting(self, error: IbertError) -> None:
         with self._changed:
-            texts, self._tokens = list(self._waiting), 0
-            self._waiting.clear()
+            texts, self._tokens = self._waiting.clear(), 0
         for text in texts:
             text.job.fail(error)
 
@@ -323,9 +337,9 @@ def _packed(texts: Sequence[_Text]) -> Tokens:
 class _Job:
     """The texts of one request, and where their results come together from several threads."""
 
-    def __init__(self, texts: int, output: str) -> None:
+    def __init__(self, texts: int, output: str, large: bool) -> None:
         self.future: Future[NDArray[np.float32]] = Future()
-        self.output = output
+        self.output, self.large = output, large
         self._rows: list[Any] = [None] * texts
         self._missing = texts
         self._lock = threading.Lock()
@@ -345,18 +359,13 @@ class _Job:
                 self.future.set_exception(error)
 
 
-_NUMBERS = itertools.count()
-
-
-@dataclass(order=True, slots=True)
+@dataclass(slots=True)
 class _Text:
-    """One text of a request; those of large requests have later turns, so that none waits long."""
+    """One text of a request."""
 
-    turn: float
-    number: int
-    job: _Job = field(compare=False)
-    row: int = field(compare=False)
-    ids: NDArray[np.int32] = field(compare=False)
-    types: NDArray[np.int32] = field(compare=False)
-    tries: int = field(compare=False, default=0)
-    done: bool = field(compare=False, default=False)
+    job: _Job
+    row: int
+    ids: NDArray[np.int32]
+    types: NDArray[np.int32]
+    tries: int = 0
+    done: bool = False

@@ -1,29 +1,27 @@
 """Tokenising for many requests: piece by piece, short requests first, and none that was given up.
 
 A tokenizer takes seconds for a mebibyte and cannot be interrupted. So a request is cut into pieces
-of a few milliseconds, and between two pieces one that has less to do goes first: a request's turn
-comes as if it had arrived later by the time that its characters may take. Long texts, each a piece
-of its own, have a thread and a tokenizer of their own.
+of a few milliseconds, and requests of one piece go first (see `turns`). Long texts, each a piece of
+its own, have a thread and a tokenizer of their own.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ..common.errors import InputError
 from ..model.tokenization import Tokenizer
 from .batcher import ClosedError, Row
+from .turns import Turns
 
 _PIECE = 8192
 """Characters that are tokenised at once, unless one text has more: about 10 ms."""
-_SECONDS_PER_CHARACTER = 20e-6
-"""By which a request lets others go first, several times what the slowest tokenizers take."""
 _NO_LIMIT = 2**31 - 1
 
 Text = str | tuple[str, str]
@@ -83,14 +81,7 @@ class Tokenising:
                 todo="cut it: the model reads at most "
                 f"{self._max_tokens} tokens (see --max-characters)",
             )
-        request = _Request(
-            time.monotonic() + sum(sizes) * _SECONDS_PER_CHARACTER,
-            next(_NUMBERS),
-            texts,
-            sizes,
-            self._max_tokens if truncate else None,
-            self._max_tokens,
-        )
+        request = _Request(texts, _pieces(sizes), truncate, self._max_tokens)
         (self._long if longest > _PIECE else self._short).put(request)
         return request.future
 
@@ -100,43 +91,44 @@ class Tokenising:
             lane.close()
 
 
-_NUMBERS = itertools.count()
+def _pieces(sizes: Sequence[int]) -> deque[tuple[int, int]]:
+    """How many texts are tokenised at once, and their characters."""
+    pieces = deque([(0, 0)])
+    for size in sizes:
+        texts, characters = pieces[-1]
+        if texts and characters + size > _PIECE:
+            pieces.append((1, size))
+        else:
+            pieces[-1] = (texts + 1, characters + size)
+    return pieces
 
 
-@dataclass(order=True)
+@dataclass
 class _Request:
-    """Texts of a request that are not yet tokenised, in the order of turns."""
+    """Texts of a request that are not yet tokenised."""
 
-    turn: float
-    number: int
-    texts: Sequence[Text] = field(compare=False)
-    sizes: Sequence[int] = field(compare=False)
-    cut: int | None = field(compare=False)
-    max_tokens: int = field(compare=False)
-    rows: list[Row] = field(compare=False, default_factory=list)
-    future: Future[list[Row]] = field(compare=False, default_factory=Future)
+    texts: Sequence[Text]
+    pieces: deque[tuple[int, int]]
+    truncate: bool
+    max_tokens: int
+    rows: list[Row] = field(default_factory=list)
+    future: Future[list[Row]] = field(default_factory=Future)
 
     def advance(self, tokenizer: Tokenizer) -> bool:
         """Tokenise a piece; whether that was the last."""
-        start = end = len(self.rows)
-        size = 0
-        while end < len(self.texts) and (end == start or size + self.sizes[end] <= _PIECE):
-            size += self.sizes[end]
-            end += 1
-        batch = tokenizer.encode(
-            self.texts[start:end], self.cut or _NO_LIMIT, allow_empty=True, first=start
-        )
-        for row, length in enumerate(batch.attention_mask.sum(axis=1).tolist()):
-            if length > self.max_tokens:
+        start = len(self.rows)
+        texts = self.texts[start : start + self.pieces.popleft()[0]]
+        most = self.max_tokens if self.truncate else _NO_LIMIT
+        rows, _ = tokenizer.rows(texts, most, allow_empty=True, first=start)
+        for row, (ids, types) in enumerate(rows, start):
+            if len(ids) > self.max_tokens:
                 raise InputError(
-                    f"text {start + row} is too long",
+                    f"text {row} is too long",
                     why=f"a text has at most {self.max_tokens} tokens here",
                     todo="shorten it, or send truncate: true to have it cut off",
                 )
-            # Copies: a view would keep the padding to the longest of the piece.
-            ids, types = batch.input_ids[row, :length], batch.token_type_ids[row, :length]
-            self.rows.append((ids.copy(), types.copy()))
-        return end == len(self.texts)
+            self.rows.append((np.array(ids, np.int32), np.array(types, np.int32)))
+        return not self.pieces
 
 
 class _Lane:
@@ -145,7 +137,7 @@ class _Lane:
     def __init__(self, tokenizer: Callable[[], Tokenizer]) -> None:
         self._make = tokenizer
         self._changed = threading.Condition()
-        self._waiting: list[_Request] = []
+        self._waiting = Turns[_Request](_PIECE)
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -153,11 +145,15 @@ class _Lane:
         with self._changed:
             if self._closed:
                 raise ClosedError("the server is about to stop", todo="try another one")
-            heapq.heappush(self._waiting, request)
+            self._put(request, len(request.pieces) > 1)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="tokenise", daemon=True)
                 self._thread.start()
             self._changed.notify()
+
+    def _put(self, request: _Request, large: bool) -> None:
+        _, characters = request.pieces[0]
+        self._waiting.put(request, characters, self._waiting.now + characters, large)
 
     def close(self) -> None:
         with self._changed:
@@ -171,9 +167,11 @@ class _Lane:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
+                large = self._waiting.large_is_next()
+                request = self._waiting.first(large)
+                if request is None:
                     return
-                request = heapq.heappop(self._waiting)
+                self._waiting.take(large)
             if request.future.cancelled():
                 continue
             try:
@@ -185,6 +183,6 @@ class _Lane:
                 continue
             if not complete:
                 with self._changed:
-                    heapq.heappush(self._waiting, request)
+                    self._put(request, large)
             elif request.future.set_running_or_notify_cancel():
                 request.future.set_result(request.rows)

@@ -40,6 +40,47 @@ def test_truncation_keeps_the_special_tokens(wordpiece: Tokenizer) -> None:
     assert wordpiece.encode(["hello world hello"], max_length=9).input_ids.shape == (1, 5)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", ["bert", "roberta", "template", "none"])
+def test_texts_are_cut_as_by_the_package_tokenizers(kind: str, side: str) -> None:
+    from tokenizers import Tokenizer as FastTokenizer
+    from tokenizers import models, pre_tokenizers, processors
+
+    around = ("[SEP]", 3), ("[CLS]", 2)
+    reversed_pair = {
+        "single": "[CLS]:3 $A:1 [SEP]", "pair": "[CLS] $B:1 [SEP]:1 $A:0 [SEP]",
+        "special_tokens": [("[CLS]", 2), ("[SEP]", 3)],
+    }  # fmt: skip
+    fast = FastTokenizer(models.WordLevel({w: i for i, w in enumerate(_WORDS)}, "[UNK]"))
+    fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    processor = {
+        "bert": processors.BertProcessing(*around), "none": None,
+        "roberta": processors.RobertaProcessing(*around),
+        "template": processors.TemplateProcessing(**reversed_pair),
+    }[kind]  # fmt: skip
+    if processor is not None:
+        fast.post_processor = processor
+    settings = json.dumps({"truncation_side": side}).encode()
+    ours = Tokenizer({"tokenizer.json": fast.to_str().encode(), "tokenizer_config.json": settings})
+    texts = [" ".join(_WORDS[2 : 2 + n]) for n in (1, 2, 5, 6)]
+    items = [*texts, *((a, b) for a in ["", *texts] for b in ["", *texts] if a or b)]
+    for length in range(5, 10):
+        fast.enable_truncation(length, direction=side)
+        wanted = fast.encode_batch(items)
+        rows, _ = ours.rows(items, length, allow_empty=True)
+        for row, encoding in zip(rows, wanted, strict=True):
+            assert row == (encoding.ids, encoding.type_ids)
+
+
+def test_a_pair_of_long_texts_is_cut_without_encodings_of_what_is_left(
+    wordpiece: Tokenizer,
+) -> None:
+    pair = ("hello " * 900, "world " * 900)  # tokenizers would make 810,000 encodings
+    rows, truncated = wordpiece.rows([pair], 5)
+    assert (rows, truncated) == ([([2, 4, 3, 5, 3], [0, 0, 0, 1, 1])], (0,))
+    assert wordpiece._tokenizer.truncation is None
+
+
 def test_casing_follows_the_configuration() -> None:
     uncased = Tokenizer({"vocab.txt": _VOCABULARY})
     cased = Tokenizer(

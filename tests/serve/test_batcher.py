@@ -218,15 +218,57 @@ def test_a_runner_that_does_not_start_at_all() -> None:
     assert not good.alive
 
 
-def test_a_large_request_lets_small_ones_go_first(made: Make) -> None:
-    runner = Sums()
+def held(runner: Sums, batcher: Batcher) -> Future[np.ndarray]:
+    """A batch that is computed until the runner's gate is set."""
     runner.gate = threading.Event()
-    batcher = made(runner, batch=100, queue=100_000)
     first = batcher.submit(texts([0]), "sum")
-    runner.entered.wait(10)
-    large = batcher.submit(texts(*([1] * 100 for _ in range(500))), "sum")  # 10 s of turns
-    small = batcher.submit(texts([2]), "sum")
+    assert runner.entered.wait(10)
+    return first
+
+
+def test_a_small_request_waits_for_a_slice_of_a_large_one(made: Make) -> None:
+    runner = Sums()
+    batcher = made(runner, batch=4096, queue=100_000)
+    first = held(runner, batcher)
+    assert runner.gate is not None
+    large = batcher.submit(texts(*([1] * 100 for _ in range(500))), "sum")
+    small = batcher.submit(texts([2], [3]), "sum")
     runner.gate.set()
-    assert sums(first) == [0] and sums(small) == [2]
+    assert sums(first) == [0] and sums(small) == [2, 3]
     assert sums(large) == [100] * 500
-    assert runner.batches.index([2]) < 250  # after what the large one had before
+    assert runner.batches[:2] == [[0], [2, 3]]
+    assert {len(batch) for batch in runner.batches[2:]} == {200}
+
+
+def test_large_requests_alone_have_whole_batches(made: Make) -> None:
+    runner = Sums()
+    batcher = made(runner, batch=1600, queue=10**6)
+    for _ in range(2):
+        assert sums(batcher.submit(texts(*([1] * 400 for _ in range(400))), "sum")) == [400] * 400
+    sizes = [len(batch) for batch in runner.batches]
+    assert sizes == [1600] * 200
+
+
+def test_slices_end_when_no_small_request_comes_any_more(
+    made: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ibert_tvm.serve.batcher._SLICED", 2)
+    runner = Sums()
+    batcher = made(runner, batch=1600, queue=100_000)
+    batcher.submit(texts([1]), "sum").result(10)
+    batcher.submit(texts(*([1] * 200 for _ in range(18))), "sum").result(10)
+    assert [len(batch) for batch in runner.batches] == [1, 200, 200, 1600, 1600]
+
+
+def test_small_requests_without_end_let_a_large_one_go_on(made: Make) -> None:
+    runner = Sums()
+    batcher = made(runner, batch=1024, queue=100_000)
+    first = held(runner, batcher)
+    assert runner.gate is not None
+    large = batcher.submit(texts(*([1] * 200 for _ in range(4))), "sum")
+    small = [batcher.submit(texts([2] * 256), "sum") for _ in range(24)]
+    runner.gate.set()
+    assert sums(first) == [0] and sums(large) == [200] * 4
+    assert [sums(answer) for answer in small] == [[512]] * 24
+    kinds = [batch[0] for batch in runner.batches[1:]]
+    assert kinds == [2, 1, 2, 1, 2, 1, 2, 1, 2, 2]
