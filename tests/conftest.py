@@ -46,7 +46,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark `slow` what ``representatives(N)`` leaves out, before markers choose."""
+    """Mark `slow` what ``representatives(N)`` leaves out, before markers choose; longest first.
+
+    A test that takes minutes and starts last would leave the other processes without work.
+    """
     cases: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
         others = any(map(item.get_closest_marker, ("slow", "record", "gpu")))
@@ -59,3 +62,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for number, item in enumerate(group):
             if number not in kept:
                 item.add_marker(pytest.mark.slow)
+    items.sort(key=_seconds, reverse=True)
+
+
+def _seconds(item: pytest.Item) -> float:
+    """What ``slow(seconds=N)`` says of a test, 0 by default."""
+    marker = item.get_closest_marker("slow")
+    return 0 if marker is None else marker.kwargs.get("seconds", 0)

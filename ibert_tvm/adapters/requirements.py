@@ -20,8 +20,4 @@ def require_package(package: str, adapter: str) -> None:
     MissingExtraError
         If it is not installed.
     """
-    require(
-        package,
-        to=adapter,
-        otherwise=", or that package alone",
-    )
+    require(package, to=adapter, otherwise=", or that package alone")

@@ -163,10 +163,7 @@ def _check_against(
             why="it is no folder with a config.json",
             todo="give the folder that the library was made from",
         )
-    require(
-        "sentence_transformers",
-        to="ibert bench --against",
-    )
+    require("sentence_transformers", to="ibert bench --against")
 
 
 def _warn_of_too_many(counts: Sequence[int | None]) -> None:

@@ -27,10 +27,7 @@ _SHARES = {
 }
 
 
-def command(
-    *,
-    output: Path | None = None,
-) -> CommandResult:
+def command(*, output: Path | None = None) -> CommandResult:
     """Import, calibrate, lower, compile and run MiniLM, and compare it with its float original.
 
     Parameters

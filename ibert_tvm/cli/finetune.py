@@ -76,11 +76,7 @@ def command(
     given = parse_pairs("--columns", columns)
     named = checked_columns(kind, given, ("text", "pair", "label"))
     examples, judged = read_examples(data, task, named, dev)
-    require(
-        "torch",
-        "transformers",
-        to="training a model",
-    )
+    require("torch", "transformers", to="training a model")
     from ..progress import progress
     from ..train.finetune import finetune
 

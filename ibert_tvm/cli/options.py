@@ -45,11 +45,7 @@ def _targets(incomplete: str) -> list[tuple[str, str]]:
 AtLeastOne = Annotated[int, Option(min=1)]
 MaybeOne = Annotated[int | None, Option(min=1)]
 TargetOption = Annotated[
-    str,
-    Option(
-        help="What to build for; `ibert targets` lists the names.",
-        autocompletion=_targets,
-    ),
+    str, Option(help="What to build for; `ibert targets` lists the names.", autocompletion=_targets)
 ]
 DeviceOption = Annotated[
     str | None,
@@ -107,13 +103,7 @@ class HeadOptions(ImportOptions):
     """
 
     head: Annotated[
-        str,
-        Option(
-            metavar="HEAD",
-            rich_help_panel="Options",
-            parser=_head,
-            autocompletion=_heads,
-        ),
+        str, Option(metavar="HEAD", rich_help_panel="Options", parser=_head, autocompletion=_heads)
     ] = "auto"
 
     @property

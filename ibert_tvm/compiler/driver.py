@@ -411,8 +411,7 @@ def _metadata(
     scales = {entry["name"]: entry for entry in quantized.quantization.get("inputs", ())}
     inputs = [
         read_record(
-            InputRecord,
-            {"name": var.name, "dtype": str(var.ty.dtype), **scales.get(var.name, {})},
+            InputRecord, {"name": var.name, "dtype": str(var.ty.dtype), **scales.get(var.name, {})}
         ).to_json()
         for var in function.params[: int(function.attrs["num_input"])]
     ]

@@ -77,11 +77,7 @@ class Pool(ProcessPoolExecutor):
         super().__init__(self.processes, context, _open, (*place, threads, waiting))
 
     def run(
-        self,
-        texts: Sequence[Text],
-        batch_size: int,
-        max_length: int,
-        chunk_size: int | None = None,
+        self, texts: Sequence[Text], batch_size: int, max_length: int, chunk_size: int | None = None
     ) -> Iterator[Part]:
         """Run texts as `run_batches` does, `chunk_size` of them at a time in a process."""
         wanted = math.ceil(len(texts) / self.processes / _CHUNKS)

@@ -223,10 +223,7 @@ class Predictions(TextModel):
         return results[0] if isinstance(texts, str) else results
 
     def tag(
-        self,
-        texts: str | Sequence[str],
-        aggregation_strategy: str = "simple",
-        batch_size: int = 32,
+        self, texts: str | Sequence[str], aggregation_strategy: str = "simple", batch_size: int = 32
     ) -> Any:
         """Entities in texts, of any length: a long one is tagged window by window.
 

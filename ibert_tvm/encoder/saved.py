@@ -144,9 +144,7 @@ def _plain_copy(snapshot: Path) -> Path:
                 shutil.copytree(snapshot, folder, dirs_exist_ok=True)
     except (OSError, shutil.Error) as error:
         raise SavedEncoderError(
-            f"cannot read the encoder {snapshot}",
-            why=str(error),
-            todo="download it again",
+            f"cannot read the encoder {snapshot}", why=str(error), todo="download it again"
         ) from error
     return copy
 

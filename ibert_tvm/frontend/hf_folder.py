@@ -15,12 +15,7 @@ from ..model.heads import HEADS, PooledTokens, WholePipeline, head_of_class
 from .errors import ModelSourceError
 from .folder_files import hub_snapshot, not_a_model, read_json, stated_license, weight_files
 from .post_processing import read_post_processing
-from .sentence_pipeline import (
-    Pipeline,
-    pipeline_settings,
-    read_pipeline,
-    transformer_place,
-)
+from .sentence_pipeline import Pipeline, pipeline_settings, read_pipeline, transformer_place
 from .source_tokenizer import source_tokenizer
 
 TESTED_ARCHITECTURES = (

@@ -304,10 +304,7 @@ def _mapping(settings: JsonObject, name: str) -> JsonObject:
 
 def _refused(what: str, where: str, why: str) -> ModelSourceError:
     return ModelSourceError(
-        f"the source's module {what} is not supported here",
-        where=where,
-        why=why,
-        todo=_INSTEAD,
+        f"the source's module {what} is not supported here", where=where, why=why, todo=_INSTEAD
     )
 
 

@@ -26,13 +26,7 @@ from .model import CanonicalModel
 from .post_processing import check_scores, read_post_processing
 from .sentence_head import SentenceHead, pooling_head
 from .source_model import build, model_config
-from .torch_import import (
-    PROBE_SHAPE,
-    as_source,
-    evaluating,
-    import_module,
-    in_float32,
-)
+from .torch_import import PROBE_SHAPE, as_source, evaluating, import_module, in_float32
 
 _REAL_WRAPPERS = {"pixel_values": ImageModelWithHead, "input_features": FeatureModelWithHead}
 
@@ -494,9 +488,7 @@ def input_names(model: Any) -> tuple[str, ...]:
 
 
 def import_transformers(
-    wrapper: ModelWithHead,
-    missing: frozenset[str],
-    revisit: Revisit | None = None,
+    wrapper: ModelWithHead, missing: frozenset[str], revisit: Revisit | None = None
 ) -> Canonical:
     """Import a wrapped model, with eager attention while it is traced.
 

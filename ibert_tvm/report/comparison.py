@@ -124,14 +124,7 @@ def _escaped(pointer: str) -> str:
 def _versions(artefacts: Sequence[JsonObject]) -> list[_Place]:
     said = [artefact["package"] or artefact["inspect"] for artefact in artefacts]
     names = {name: None for document in said for name in document.get("versions", {})}
-    return [
-        (
-            f"version of {name}",
-            "{said}/versions/" + _escaped(key(name)),
-            "",
-        )
-        for name in names
-    ]
+    return [(f"version of {name}", "{said}/versions/" + _escaped(key(name)), "") for name in names]
 
 
 def _measured(artefact: JsonObject) -> dict[tuple[int, int, int | None], int]:

@@ -53,10 +53,7 @@ def write_onnx(model: QuantizedModel, graph: JsonObject, path: Path) -> Path:
         If onnx is not installed.
     """
     check_suffix(path)
-    require(
-        "onnx",
-        to="ibert report --graph",
-    )
+    require("onnx", to="ibert report --graph")
     import onnx
     from onnx import helper
 

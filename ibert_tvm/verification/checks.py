@@ -82,11 +82,7 @@ def check_intervals(model: QuantizedModel, batches: list[Batch]) -> Check:
 
 
 def check_same_bits(
-    model: QuantizedModel,
-    batches: list[Batch],
-    run: Run,
-    facts: JsonObject,
-    advance: Advance,
+    model: QuantizedModel, batches: list[Batch], run: Run, facts: JsonObject, advance: Advance
 ) -> Check:
     """Compare code with the reference.
 

@@ -14,7 +14,7 @@ from tests.arm.tools import BOARDS, board, run_library
 from tests.examples import examples
 from tests.integration.whole_models import minilm
 
-pytestmark = [pytest.mark.qemu, pytest.mark.slow]
+pytestmark = [pytest.mark.qemu, pytest.mark.slow(seconds=40)]
 
 VOCABULARY = 30000
 # As many tokens as the emulator gets through in a few seconds.

@@ -16,7 +16,7 @@ from tests.commands import Outcome
 from tests.rpc.conftest import ibert_process as ibert
 from tests.rpc.servers import Servers
 
-pytestmark = [pytest.mark.slow, pytest.mark.qemu]
+pytestmark = [pytest.mark.slow(seconds=50), pytest.mark.qemu]
 _LENGTH = 16
 
 

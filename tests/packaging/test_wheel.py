@@ -75,7 +75,7 @@ def _installed(folder: Path, wheel: Path, extra: str) -> Path:
     return made.python
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=40)
 def test_installed_alone_it_quantises_compiles_and_runs_and_without_torch_the_latter_two(
     wheel: Path, tmp_path: Path
 ) -> None:

@@ -181,15 +181,10 @@ def test_a_model_that_computes_nan_is_refused_with_the_layer(messages):
     messages.check(refused(ModelError, spoiled, random_batches(model, 1)))
 
 
-@pytest.mark.slow
+# `ibert demo` measures the preset `accurate` in tests/cli/test_demo.py.
+@pytest.mark.record
 @pytest.mark.parametrize(
-    ("preset_name", "mean", "smallest"),
-    examples(
-        [("accurate", 0.993, 0.985), ("paper", 0.96, 0.85)],
-        ("accurate", 0.993, 0.985),
-        otherwise="record",
-        unpack=True,
-    ),
+    ("preset_name", "mean", "smallest"), [("accurate", 0.993, 0.985), ("paper", 0.96, 0.85)]
 )
 def test_fidelity_of_a_real_sentence_encoder(preset_name, mean, smallest):
     from pathlib import Path

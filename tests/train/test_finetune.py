@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
@@ -17,13 +14,14 @@ import torch
 import transformers
 
 import ibert_tvm as ibert
+from ibert_tvm.cli import main
 from ibert_tvm.common.errors import OutputError, UsageError
 from ibert_tvm.tasks.samples import Labelled
 from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.finetune import finetune
 from ibert_tvm.train.settings import FinetuneSettings
+from tests.commands import Ibert
 from tests.examples import examples
-from tests.processes import run_captured
 from tests.snapshots import Messages
 
 WORDS = [f"word{number}" for number in range(40)]
@@ -82,41 +80,37 @@ def questions(rows: list[tuple[str, str]]) -> dict[str, Any]:
     return {"data": [{"paragraphs": paragraphs}]}
 
 
-def command(*arguments: object, of: str = "finetune") -> list[str]:
-    return [sys.executable, "-m", "ibert_tvm", of, *map(str, arguments), "--json"]
-
-
 def integers(trained: Path) -> dict[str, Any]:
     """Those that are deployed."""
     quantized = ibert.quantize(ibert.load(trained, verify=False))
     return dict(quantized.parameters)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=30)
 def test_a_training_that_was_killed_ends_with_the_same_integers(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, ibert_command: Ibert
 ) -> None:
     data = write_tsv(tmp_path / "data.tsv")
-    options = [folder, "--data", data, *SETTINGS]
+    options = ["finetune", folder, "--data", data, *SETTINGS, "--json"]
     more = ["-o", tmp_path / "whole", "--float-output", tmp_path / "float"]
-    done = run_captured(command(*options, *more), check=True)
-    document = json.loads(done.stdout)
+    document = ibert_command(*options, *more).document
     floating = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "float")
     assert floating.config.id2label == {0: "first", 1: "second"}
     assert document["labels"] == ["first", "second"] and document["examples"] == 36
     assert document["integers"]["best"] >= document["integers"]["before"]
     work = tmp_path / "killed.training"
+    options += ["-o", tmp_path / "killed"]
+    processes = multiprocessing.get_context("forkserver")  # which imports torch once
+    processes.set_forkserver_preload(["transformers", "ibert_tvm.train.finetune"])
     for sign in ("float.pt", "start", "integers.pt"):  # one kill in each stage, and between
-        with subprocess.Popen(
-            command(*options, "-o", tmp_path / "killed"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as process:
-            while not (work / sign).exists() and process.poll() is None:
-                time.sleep(0.01)
-            os.kill(process.pid, signal.SIGKILL)
+        process = processes.Process(target=main, args=([str(word) for word in options],))
+        process.start()
+        while not (work / sign).exists() and process.is_alive():
+            time.sleep(0.01)
+        process.kill()
+        process.join()
     assert not (tmp_path / "killed").exists()
-    subprocess.run(command(*options, "-o", tmp_path / "killed"), capture_output=True, check=True)
+    assert ibert_command(*options).code == 0
     assert not work.exists()
     wanted, found = integers(tmp_path / "whole"), integers(tmp_path / "killed")
     assert wanted.keys() == found.keys()
@@ -132,7 +126,7 @@ def test_a_training_that_was_killed_ends_with_the_same_integers(
     ),
 )
 def test_a_task_s_own_metric_says_which_epoch_was_best(
-    task: str, folder: Path, tmp_path: Path
+    task: str, folder: Path, tmp_path: Path, ibert_command: Ibert
 ) -> None:
     rows = texts(60)
     data = tmp_path / "data"
@@ -153,9 +147,8 @@ def test_a_task_s_own_metric_says_which_epoch_was_best(
         head = "sentence1\tsentence2\tscore" if task == "sts-b" else "sentence\tlabel"
         (data / f"{name}.tsv").write_text("\n".join([head, *lines]), encoding="utf-8")
     more = ["--float-epochs", 8, "--float-learning-rate", 3e-3, "--learning-rate", 1e-5]
-    options = [folder, "--task", task, "--data", data, *SETTINGS, *more, "-o", tmp_path / "out"]
-    done = run_captured(command(*options), check=True)
-    document = json.loads(done.stdout)
+    options = ["--task", task, "--data", data, *SETTINGS, *more, "-o", tmp_path / "out"]
+    document = ibert_command("finetune", folder, *options, "--json").document
     assert (document["examples"], document["dev_examples"]) == (40, 20)
     stage = document["integers"]
     scores = [stage["before"], *(entry["score"] for entry in stage["history"])]
@@ -163,9 +156,9 @@ def test_a_task_s_own_metric_says_which_epoch_was_best(
     # What is deployed has the score that was chosen by.
     ibert.quantize(ibert.load(tmp_path / "out", verify=False)).save(tmp_path / "out.ibert")
     dev = data if task == "sst-2" else next(data.glob("dev.*"))
-    options = [tmp_path / "out.ibert", "--task", task, "--data", dev, "--seq-len", 16]
-    measured = subprocess.run(command(*options, of="eval"), capture_output=True, check=True)
-    assert json.loads(measured.stdout)["metrics"][0]["integer"] == pytest.approx(stage["best"])
+    options = ["--task", task, "--data", dev, "--seq-len", 16, "--json"]
+    measured = ibert_command("eval", tmp_path / "out.ibert", *options).document
+    assert measured["metrics"][0]["integer"] == pytest.approx(stage["best"])
 
 
 @pytest.mark.slow

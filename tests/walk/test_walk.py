@@ -20,7 +20,7 @@ from tests.documents.test_documents import FIRST
 from tests.extras import needs
 from tests.installs import Installation, size
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.slow(seconds=100)
 
 README = ROOT / "README.md"
 _MEGABYTE = 10**6

@@ -168,8 +168,7 @@ def _neighbours(
 CONVOLUTION_RULES: dict[str, Rule] = dict.fromkeys(
     ("relax.nn.conv1d", "relax.nn.conv2d"),
     by_kind(
-        ((Value, Weight), _convolution),
-        otherwise="a convolution by something other than a weight",
+        ((Value, Weight), _convolution), otherwise="a convolution by something other than a weight"
     ),
 )
 """Rules by operator."""

@@ -57,10 +57,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 register_source(
     ModelSource(
-        "hub_entry",
-        "an entry of the hub's cache",
-        recognises=is_hub_entry,
-        stands_for=hub_snapshot,
+        "hub_entry", "an entry of the hub's cache", recognises=is_hub_entry, stands_for=hub_snapshot
     )
 )
 register_source(

@@ -204,8 +204,7 @@ _SIGMOID_STREAM = ClippedStream(SIGMOID, saturates=True)
 
 
 @lowers(
-    Sigmoid,
-    need=Need(operands=(STREAM,), plain=True, one_sided=True, stream_for=_SIGMOID_STREAM),
+    Sigmoid, need=Need(operands=(STREAM,), plain=True, one_sided=True, stream_for=_SIGMOID_STREAM)
 )
 def sigmoid(node: Node[Sigmoid]) -> IntegerValue:
     """The logistic function, in both presets: int16 at the fixed scale 2^-15.
