@@ -12,7 +12,8 @@ from .executable import Image, code_file
 from .linking import Tools
 from .machines import Function, Instruction
 
-_FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:$")
+# Labels of compilers within a function begin with .L; objects of RISC-V keep them.
+_FUNCTION = re.compile(r"^([0-9a-f]+) <(?!\.L)(.+)>:$")
 _LINE = re.compile(r"^\s*([0-9a-f]+):\t(\S*)[ \t]*(.*)$")
 _PREFIX = re.compile(
     r"rep(?:n?[ze])?|lock|bnd|notrack|data16|addr32|[c-gs]s|rex\S*|xacquire|xrelease|\{\w+\}"

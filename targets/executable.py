@@ -278,7 +278,8 @@ def _word(elf: ELFFile, address: int) -> int:
 
 def _read_relocations(elf: ELFFile, kind: int, image: Image) -> None:
     """Pointers that a linker resolved and said so."""
-    for section in elf.iter_sections("SHT_REL"):
+    sections = (one for kind in ("SHT_REL", "SHT_RELA") for one in elf.iter_sections(kind))
+    for section in sections:
         for one in section.iter_relocations():
             if one["r_info_type"] == kind:
                 place = one["r_offset"]

@@ -22,7 +22,7 @@ from tests.closure import ROOT
 
 # Beginnings of the names of commands. What is not here belongs to the minimum that README.md names.
 TOOLS = {
-    "cross-compilers": ("aarch64-linux-gnu-", "arm-linux-gnueabi", "arm-none-eabi-"),
+    "cross-compilers": ("aarch64-linux-gnu-", "arm-linux-gnueabi", "arm-none-eabi-", "riscv64-"),
     "emulators": ("qemu-", "bochs"),
     "a browser": ("chromium",),
     "a client of HTTP": ("h2load",),

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from ibert_tvm.targets import TargetDescription
+from ibert_tvm.targets.bare_metal.verification import bare_metal
+from ibert_tvm.targets.processors import PROCESSORS
+
 ROOT = Path(__file__).resolve().parents[1]
 # Writes what it was called with to the file behind -o.
 _COMPILER = """#!/bin/sh
@@ -50,6 +54,23 @@ def test_other_settings_build_anew(folder: Path) -> None:
     assert f"-L{folder}/two" in _builds(folder, f"PACKAGE={folder}/two", "TARGET=cortex-m3")[4]
     assert "stm32f405.ld" in _builds(folder, package, "BOARD=stm32f405")[5]
     assert len(_builds(folder, package, "BOARD=stm32f405")) == 6
+
+
+@pytest.mark.parametrize(
+    "target", [one for one in PROCESSORS if one.system == "bare-metal"], ids=lambda one: one.name
+)
+def test_every_microcontroller_is_built_for_as_its_record_says(
+    target: TargetDescription, folder: Path
+) -> None:
+    words = ["make", "-n", "run", f"TARGET={target.name}", f"PACKAGE={folder}/one"]
+    done = subprocess.run(words, cwd=folder / "f", check=True, capture_output=True, text=True)
+    compiled, _, started = done.stdout.replace("\\\n", "").partition("-lgcc")
+    assert target.toolchain is not None and target.emulator is not None
+    for word in (target.toolchain.compiler, *target.compiler_flags, *bare_metal(target).start_up):
+        assert word in compiled.split()
+    assert f"-Tboards/{target.emulator.board}.ld" in compiled.split()
+    command = target.emulator.on_board(Path("build/firmware.elf"))
+    assert sorted(started.split()[2:]) == sorted(command)
 
 
 def test_a_package_in_a_folder_with_spaces(folder: Path) -> None:

@@ -36,7 +36,13 @@ ROOT = Path(__file__).resolve().parents[2]
 LOG = logging.getLogger("benchmarks.arm")
 TARGETS = tuple(one.name for one in PROCESSORS if one.emulator is not None)
 _MODELS = "bert-tiny:1x32,minilm:1x32,minilm:1x128"
-_TOOLS = ("qemu-aarch64", "qemu-arm", "qemu-system-arm", "arm-none-eabi-gcc", "llvm-objdump")
+_PROGRAMS = (
+    program
+    for one in PROCESSORS
+    if one.emulator and one.toolchain
+    for program in (one.emulator.program, one.toolchain.compiler)
+)
+_TOOLS = (*dict.fromkeys(_PROGRAMS), "llvm-objdump")
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -164,12 +164,7 @@ def emulator_command(description: TargetDescription, program: Path) -> list[str]
         )
     if not emulator.board:
         return [emulator.program, "-cpu", emulator.processor, str(program)]
-    semihosting = ["-semihosting-config", "enable=on,target=native"]
-    quiet = ["-display", "none", "-serial", "null", "-monitor", "none"]
-    return [
-        *(emulator.program, "-M", emulator.board, *quiet),
-        *(*semihosting, "-kernel", str(program)),
-    ]
+    return emulator.on_board(program)
 
 
 class Counting:

@@ -22,10 +22,10 @@ __all__ = ["Instruction", "Program", "read_program"]
 
 _DISASSEMBLERS = ("llvm-objdump", *(f"llvm-objdump-{version}" for version in range(22, 13, -1)))
 _LINE = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)\s*(.*?)\s*$")
-# bl and blx with the conditions that they may carry; blt, ble and bls are branches that call
-# nothing.
+# bl and blx with the conditions that they may carry (blt, ble and bls are branches that call
+# nothing), and RISC-V's jal and jalr.
 _CONDITIONS = "eq|ne|cs|hs|cc|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le|al"
-_CALL = re.compile(rf"^(?:blx?(?:{_CONDITIONS})?(?:\.w)?|blr(?:aa|ab|aaz|abz)?|blxns|bl)$")
+_CALL = re.compile(rf"^(?:blx?(?:{_CONDITIONS})?(?:\.w)?|blr(?:aa|ab|aaz|abz)?|blxns|bl|jalr?)$")
 # Which instructions the disassembler may meet, where the target names no processor. What a program
 # says of itself is not enough: compilers leave the DSP instructions of microcontrollers out.
 _FEATURES = {"EM_AARCH64": "+v8.6a,+dotprod,+i8mm,+bf16,+fullfp16", "EM_ARM": "+dsp"}
@@ -149,7 +149,7 @@ def read_program(path: Path, description: TargetDescription) -> Program:
             what=f"cannot read {path}",
             where="the program whose instructions are counted",
             why=str(error),
-            todo="give an ELF executable for ARM",
+            todo="give an ELF executable of the target",
         ) from error
     if kind != "ET_EXEC":
         raise CountingError(
@@ -202,7 +202,7 @@ def _disassemble(path: Path, machine: str, description: TargetDescription) -> It
             what=f"cannot disassemble {path.name}",
             where=program,
             why=done.stderr.strip()[-1000:] or f"exit status {done.returncode}",
-            todo="check that the file is an ARM executable",
+            todo="check that the file is an executable of the target",
         )
     for line in done.stdout.splitlines():
         if found := _LINE.match(line):

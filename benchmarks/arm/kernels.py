@@ -84,6 +84,7 @@ CASES = (
             # 118.0M for fully_connected_s8, the faster of the two on this processor.
             **_millions("CMSIS-NN fully_connected_s8", 0.8, m0=118.0),
             **_millions(_CMSIS, 1.0, m55=3.93),
+            "rv32imc": Bar("CMSIS-NN, its plain C", 82_400_000, 0.63),
             "aarch64-dotprod": Bar("MACs / 16", 128 * 384 * 384 // 16),
         },
         macs=128 * 384 * 384,

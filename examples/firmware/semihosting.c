@@ -1,5 +1,6 @@
-/* ARM semihosting: a breakpoint with the operation in r0 and its arguments behind r1 ("Semihosting
- * for AArch32 and AArch64", Arm 2022). Without a debugger attached the breakpoint is a fault. */
+/* Semihosting: a breakpoint with the operation in one register and its arguments behind the next
+ * ("Semihosting for AArch32 and AArch64", Arm 2022; "RISC-V Semihosting", 2023). Without a debugger
+ * attached the breakpoint is a fault. */
 #include "semihosting.h"
 
 enum {
@@ -13,10 +14,23 @@ enum {
 };
 
 static int32_t call(uint32_t operation, const void *arguments) {
+#if defined(__riscv)
+  register uint32_t a0 __asm__("a0") = operation;
+  register const void *a1 __asm__("a1") = arguments;
+  /* What a debugger looks for: three instructions of four bytes, on one page. */
+  __asm__ volatile(
+      ".option push\n.option norvc\n.balign 16\n"
+      "slli x0, x0, 0x1f\nebreak\nsrai x0, x0, 7\n.option pop"
+      : "+r"(a0)
+      : "r"(a1)
+      : "memory");
+  return (int32_t)a0;
+#else
   register uint32_t r0 __asm__("r0") = operation;
   register const void *r1 __asm__("r1") = arguments;
   __asm__ volatile("bkpt 0xab" : "+r"(r0) : "r"(r1) : "memory");
   return (int32_t)r0;
+#endif
 }
 
 static size_t length(const char *text) {

@@ -1,4 +1,4 @@
-/* Talking to a debugger, or to QEMU, through ARM semihosting: text, files, the exit status. */
+/* Talking to a debugger, or to QEMU, through semihosting: text, files, the exit status. */
 #ifndef SEMIHOSTING_H
 #define SEMIHOSTING_H
 

@@ -44,7 +44,7 @@ _BY_HALVES = Operands(
     rhs_shape=lambda columns, depth: (depth // 4, columns, 2, 2),
     rhs_index="vk // 4, vj, vk % 2, vk % 4 // 2",
 )
-_BY_WORDS = Operands(
+_BY_ROWS = Operands(
     lhs=lambda row, k: [k, row],
     lhs_shape=lambda rows, depth: (depth, rows),
     lhs_index="vk, vi",
@@ -55,7 +55,7 @@ _BY_WORDS = Operands(
 DEPTH_ARGUMENT = 4
 """Place in the call of what says over how many entries it multiplies."""
 
-_OPERANDS = {"smlad": _BY_HALVES, "mla": _BY_WORDS, "muls": _BY_WORDS}
+_OPERANDS = {"smlad": _BY_HALVES, "mla": _BY_ROWS, "muls": _BY_ROWS, "rv32m": _BY_ROWS}
 
 
 def is_microkernel(dot: DotInstruction) -> bool:

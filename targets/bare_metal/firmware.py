@@ -124,10 +124,9 @@ def run_firmware(
         If there is no emulator, the processor faults, or the firmware reports an error.
     """
     program = find_emulator(description)
-    board = description.emulator.board if description.emulator else ""
-    options = ["-nographic", "-monitor", "none", "-serial", "none"]
-    semihosting = ["-semihosting-config", "enable=on,target=native"]
-    command = [program, "-M", board, *options, *semihosting, "-kernel", str(elf)]
+    emulator = description.emulator
+    assert emulator is not None  # or it would not have been found
+    command = emulator.on_board(elf, program)
     return run_on_files(command, document, index, inputs, elf.parent, description)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from .code import LOADED, FlowRules, Goes, Instruction, Transfer
-from .record import Emulator, FloatUse, Linux, Machine, Toolchain
+from .record import GCC_INTEGER_HELPERS, Emulator, FloatUse, Linux, Machine, Toolchain
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
@@ -144,9 +144,7 @@ FLOAT_FUNCTIONS = re.compile(r"__aeabi_(?:[fd]\w+|u?[il]2[fd]|h2[fd]\w*|c[fd]\w+
 TRIPLES = re.compile(r"(?:arm|thumb)(?:v\d.*)?(?<!b)")
 """Of little-endian ones: the others' end in b or eb."""
 
-# Helpers of the compiler's own library (libgcc, compiler-rt) for integers: division where there is
-# no instruction of it, and 64-bit arithmetic. None of them computes with floats.
-INTEGER_HELPERS = frozenset(
+INTEGER_HELPERS = GCC_INTEGER_HELPERS | frozenset(
     {
         *(f"__aeabi_{name}" for name in ("idiv", "idivmod", "uidiv", "uidivmod")),
         *(f"__aeabi_{name}" for name in ("ldivmod", "uldivmod", "lmul", "lcmp", "ulcmp")),
@@ -156,10 +154,6 @@ INTEGER_HELPERS = frozenset(
             for name in ("memcpy", "memmove", "memset", "memclr")
             for size in ("", "4", "8")
         ),
-        *(f"__{name}{size}i3" for name in ("div", "udiv", "mod", "umod") for size in "sd"),
-        *(f"__{name}di3" for name in ("mul", "ashl", "ashr", "lshr")),
-        "__clzsi2",
-        "__clzdi2",
     }
 )
 

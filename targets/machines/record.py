@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from ..elf import ELF
@@ -38,6 +39,18 @@ _LIBRARY_CALL = re.compile(
     r"|__(?:mem(?:set|cpy|move)|read)_chk|__open(?:64)?_2|__stack_chk_\w+|sched_yield|sigfillset"
     r"|uname|sysconf|(?:__)?getauxval|__tls_get_addr|__register_atfork|__cxa_finalize|_ITM_\w+"
     r"|__gmon_start__|__aeabi_(?:mem\w+|read_tp)"
+)
+
+
+# Functions of the compilers' own libraries (libgcc, compiler-rt) for integers: division where there
+# is no instruction of it, and 64-bit arithmetic. None of them computes with floats.
+GCC_INTEGER_HELPERS = frozenset(
+    {
+        *(f"__{name}{size}i3" for name in ("div", "udiv", "mod", "umod") for size in "sd"),
+        *(f"__{name}di3" for name in ("mul", "ashl", "ashr", "lshr")),
+        "__clzsi2",
+        "__clzdi2",
+    }
 )
 
 
@@ -79,6 +92,8 @@ class Emulator:
         Board to emulate; empty where single programs are emulated, and the system is the host's.
     libraries
         Folder of the target's shared libraries; empty on a board.
+    options
+        What boards of the machine are started with besides.
     """
 
     program: str
@@ -86,6 +101,26 @@ class Emulator:
     processor: str = ""
     board: str = ""
     libraries: str = ""
+    options: tuple[str, ...] = ()
+
+    def on_board(self, firmware: Path, program: str = "", board: str = "") -> list[str]:
+        """Command that starts firmware on the board, without display.
+
+        Semihosting gives it console, files and exit status.
+
+        Parameters
+        ----------
+        firmware
+            ELF file.
+        program
+            Path of the emulator.
+        board
+            Another board than `board`.
+        """
+        quiet = ("-nographic", "-monitor", "none", "-serial", "none")
+        semihosting = ("-semihosting-config", "enable=on,target=native")
+        words = (program or self.program, "-M", board or self.board, *self.options, *quiet)
+        return [*words, *semihosting, "-kernel", str(firmware)]
 
 
 @dataclass(frozen=True)

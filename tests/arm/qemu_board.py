@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ibert_tvm.targets import TargetDescription, get_target
+from ibert_tvm.targets.bare_metal.verification import bare_metal
 from ibert_tvm.targets.toolchain import find_linker
 from tests.cache import cached
 from tests.processes import run_captured
@@ -106,7 +107,8 @@ def link_firmware(
     description = get_target(target) if isinstance(target, str) else target
     assert description.emulator is not None
     script = f"boards/{board or description.emulator.board}.ld"
-    common = [FIRMWARE / "startup.c", FIRMWARE / "semihosting.c", *([MEMORY] if memory else [])]
+    own = (FIRMWARE / name for name in bare_metal(description).start_up)
+    common = [*own, *([MEMORY] if memory else [])]
     compiler = [*find_linker(description), *_CFLAGS]
     # Those of the example need nothing from the folders of a test.
     options = [*compiler, *(flag for flag in flags if not flag.startswith("-I"))]
@@ -178,20 +180,9 @@ def run_firmware(
     description = get_target(target) if isinstance(target, str) else target
     assert description.emulator is not None
     command = [
-        description.emulator.program,
-        "-M",
-        board or description.emulator.board,
-        "-nographic",
-        "-monitor",
-        "none",
-        "-serial",
-        "none",
-        "-semihosting-config",
-        "enable=on,target=native",
+        *description.emulator.on_board(elf, board=board),
         *(["-plugin", plugin] if plugin else []),
         *arguments,
-        "-kernel",
-        str(elf),
     ]
     done = run_captured(command, cwd=folder, stdin=subprocess.DEVNULL, timeout=timeout)
     if done.returncode != 0:

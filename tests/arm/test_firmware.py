@@ -10,7 +10,7 @@ import pytest
 from .qemu_board import BoardFault, link_firmware, run_firmware, run_kernel
 from .tools import board
 
-TARGETS = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55")
+TARGETS = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55", "rv32imc")
 
 _KERNEL = """
 #include <stdint.h>
@@ -22,13 +22,19 @@ int32_t add(const int8_t *a, const int16_t *b, int64_t *sum, uint8_t *workspace)
 }
 """
 
+# The unit of a Cortex-M4 is switched on in CPACR, that of RISC-V in mstatus.
 _FLOAT = """
 #include <stdint.h>
 #include "semihosting.h"
 int main(void) {
   host_print("before\\n");
+#ifdef __riscv
+  if (ENABLE) __asm__ volatile(".option arch, +zicsr\\ncsrs mstatus, %0" :: "r"(1 << 13));
+  __asm__ volatile(".option arch, +f\\nfadd.s fa0, fa1, fa2");
+#else
   if (ENABLE) *(volatile uint32_t *)0xe000ed88 |= 15u << 20;
   __asm__ volatile("dsb\\nisb\\n.fpu fpv4-sp-d16\\nvadd.f32 s0, s1, s2");
+#endif
   host_print("after\\n");
   return 0;
 }
@@ -126,25 +132,32 @@ def _firmware(name: str, text: str, folder: Path, **symbols: int) -> Path:
     return link_firmware(board(name), [source], folder / "program.elf", symbols=symbols)
 
 
-def test_a_floating_point_instruction_is_a_fault(tmp_path: Path) -> None:
-    elf = _firmware("cortex-m4", _FLOAT.replace("ENABLE", "0"), tmp_path)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [  # Bit 19 of CFSR is NOCP: no coprocessor. Cause 2 is an illegal instruction.
+        ("cortex-m4", "UsageFault CFSR=0x00080000 HFSR=0x00000000 PC=0x"),
+        ("rv32imc", "mcause=0x00000002 mepc=0x80"),
+    ],
+)
+def test_a_floating_point_instruction_is_a_fault(name: str, reason: str, tmp_path: Path) -> None:
+    elf = _firmware(name, _FLOAT.replace("ENABLE", "0"), tmp_path)
     with pytest.raises(BoardFault) as fault:
-        run_firmware("cortex-m4", elf, tmp_path)
-    # Bit 19 of CFSR is NOCP: no coprocessor.
-    assert "before\nfault: UsageFault CFSR=0x00080000 HFSR=0x00000000 PC=0x" in str(fault.value)
+        run_firmware(name, elf, tmp_path)
+    assert f"before\nfault: {reason}" in str(fault.value)
     assert "after" not in str(fault.value)
 
 
-def test_with_the_unit_switched_on_the_same_instruction_runs(tmp_path: Path) -> None:
-    elf = _firmware("cortex-m4", _FLOAT.replace("ENABLE", "1"), tmp_path)
-    assert run_firmware("cortex-m4", elf, tmp_path).stdout.endswith("before\nafter\n")
+@pytest.mark.parametrize("name", ["cortex-m4", "rv32imc"])
+def test_with_the_unit_switched_on_the_same_instruction_runs(name: str, tmp_path: Path) -> None:
+    elf = _firmware(name, _FLOAT.replace("ENABLE", "1"), tmp_path)
+    assert run_firmware(name, elf, tmp_path).stdout.endswith("before\nafter\n")
 
 
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", TARGETS)
 def test_an_overflow_of_the_stack_is_a_fault(name: str, tmp_path: Path) -> None:
     elf = _firmware(name, _RECURSION, tmp_path, __stack_size=4096)
-    with pytest.raises(BoardFault, match=r"fault: \w+.* stack overflow, SP=0x"):
+    with pytest.raises(BoardFault, match=r"(?i)fault: \w+.* stack overflow, sp=0x"):
         run_firmware(name, elf, tmp_path)
 
 

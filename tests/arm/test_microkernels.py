@@ -21,14 +21,16 @@ from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_sym
 from ibert_tvm.targets.microkernels import microkernel_sources as microkernel_paths
 from ibert_tvm.targets.processors import PROCESSORS
 from ibert_tvm.targets.processors.cortex_m import MLA, MULS, SMLAD
+from ibert_tvm.targets.processors.riscv import RV32M
 from tests.arm.qemu_board import run_kernel
-from tests.arm.tools import needs
+from tests.arm.tools import board, needs
 
-TARGETS = {"cortex-m4": SMLAD, "cortex-m3": MLA, "cortex-m0": MULS}
+TARGETS = {"cortex-m4": SMLAD, "cortex-m3": MLA, "cortex-m0": MULS, "rv32imc": RV32M}
 # Around the sizes of the unrolled loops, and the longest rows that models have.
 DEPTHS = {
     "smlad": (4, 8, 28, 32, 36, 60, 64, 384, 3072),
     "mla": (1, 2, 15, 16, 17, 33, 384, 3072),
+    "rv32m": (1, 2, 7, 8, 9, 17, 384, 3072),
     "muls": (1, 2, 31, 32, 33, 65, 384, 3072),
 }
 INT32 = np.iinfo(np.int32)
@@ -176,8 +178,7 @@ def row_counts(dot: DotInstruction) -> range:
 @pytest.mark.parametrize("flags", [(), ("-DIBERT_PLAIN_C",)], ids=["assembly", "plain"])
 @pytest.mark.parametrize("name", TARGETS)
 def test_products_are_exact(name: str, flags: tuple[str, ...], tmp_path: Path) -> None:
-    needs("arm-none-eabi-gcc", "qemu-system-arm")
-    dot, description = TARGETS[name], get_target(name)
+    dot, description = TARGETS[name], board(name)
     operands = [(rows, *each) for rows in row_counts(dot) for each in operands_of(dot, rows)]
     cases = [product_case(dot, *each) for each in operands]
     results = run_cases(description, cases, tmp_path, flags)
@@ -251,7 +252,7 @@ def test_implementations_call_functions_that_the_target_has(name: str) -> None:
 
 
 def test_every_file_belongs_to_a_target_and_compiles_to_what_it_says(tmp_path: Path) -> None:
-    needs("arm-none-eabi-gcc")
+    needs("arm-none-eabi-gcc", "riscv64-unknown-elf-gcc")
     from elftools.elf.elffile import ELFFile
 
     used = set()

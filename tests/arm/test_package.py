@@ -37,7 +37,8 @@ from .qemu_board import FIRMWARE
 from .tools import board, needs
 
 SEQ_LEN = 32
-TARGETS = examples(["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"], "cortex-m4")
+MICROCONTROLLERS = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55", "rv32im", "rv32imc")
+TARGETS = examples(MICROCONTROLLERS, "cortex-m4")
 RAM, FLASH = 192 * 1024, 1024 * 1024
 Compile = Callable[..., Path]
 
@@ -111,7 +112,7 @@ def test_a_cortex_m7_runs_the_package_of_a_cortex_m4(package: Compile, tmp_path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", examples(["cortex-m0", "cortex-m4"], "cortex-m4"))
+@pytest.mark.parametrize("target", examples(["cortex-m0", "cortex-m4", "rv32imc"], "cortex-m4"))
 def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str) -> None:
     needs("make")
     folder = package(target, "c")

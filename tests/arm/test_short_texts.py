@@ -22,7 +22,7 @@ from .packages import (
 from .tools import board
 
 LENGTH = 32
-TARGETS = ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"]
+TARGETS = ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55", "rv32imc"]
 
 
 @pytest.mark.parametrize("name", examples(TARGETS, "cortex-m4"))

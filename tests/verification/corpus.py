@@ -56,6 +56,7 @@ SETS = {
     "Thumb-1": InstructionSet("cortex-m0"),
     "Thumb-2": InstructionSet("cortex-m3"),
     "Thumb-2 with DSP": InstructionSet("cortex-m4"),
+    "RV32": InstructionSet("rv32imc"),
     "MVE": InstructionSet("cortex-m55", _MVE),
     "MVE of floats": InstructionSet("cortex-m55", _MVE_OF_FLOATS),
 }

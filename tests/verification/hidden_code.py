@@ -37,6 +37,8 @@ _X86_FLOAT = "f: ret\n.section .rodata\ng: addss xmm0, xmm1\nret\n"
 _IN_IMMEDIATE = "f: i: mov eax, 0xc3580ff3\nret\n"
 _A64 = ".text\n.globl f\n.type f, %function\n"
 _A32 = ".arm\n.text\n.globl f\n.type f, %function\n"
+_RV32 = ".option arch, +zicsr\n.option norelax\n.text\n.globl f\n.type f, @function\n"
+_COMPUTED = "it calls the operating system or jumps to a computed address"
 _T32 = ".syntax unified\n.thumb\n.text\n.globl f\n.type f, %function\n.thumb_func\n"
 
 HIDDEN = {
@@ -182,6 +184,20 @@ HIDDEN = {
     "a computed jump of a microcontroller": Hidden(
         "cortex-m4", _T32 + "f: adds r3, #2\nbx r3\n", "it jumps to a computed address: bx r3"
     ),
+    "a computed jump of RISC-V": Hidden(
+        "rv32imc", _RV32 + "f: addi a0, a0, 2\njr a0\n", "it jumps to a computed address: jr"
+    ),
+    "a jump of RISC-V behind an address": Hidden("rv32imc", _RV32 + "f: jr 2(a0)\n", _COMPUTED),
+    "a return of RISC-V by another register": Hidden(
+        "rv32imc", _RV32 + "f: jal t0, f\n", _COMPUTED
+    ),
+    "a jump of RISC-V into an immediate": Hidden(
+        "rv32imc", _RV32 + "f: lui a0, 0x12345\nj f+2\n", "it jumps to what is no start"
+    ),
+    "data in the code of RISC-V": Hidden(
+        "rv32imc", _RV32 + "f: ret\n.balign 4\n.word 0xffffffff\n", "no instruction"
+    ),
+    "interrupts of RISC-V": Hidden("rv32imc", _RV32 + "f: csrw mtvec, a0\nret\n", _COMPUTED),
     "a constant address that no linker knows": Hidden(
         "cortex-m4",
         _T32 + "f: ldr r3, g\nbx r3\n.balign 4\ng: .word 0x10003\n",

@@ -66,7 +66,7 @@ def failed(path: Path, folder: Path, emulate: bool = False) -> dict[str, tuple[s
 
 @pytest.mark.parametrize(
     "target",
-    examples(["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"], "cortex-m55"),
+    examples(["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55", "rv32imc"], "cortex-m55"),
 )
 @pytest.mark.slow
 def test_a_package_on_its_board(package: Package, folder: Path, target: str) -> None:

@@ -8,9 +8,10 @@ from ibert_tvm.targets import get_target
 from ibert_tvm.targets.bare_metal import verification
 from ibert_tvm.targets.bare_metal.stack import StackUse, frame_bytes, stack_use
 from ibert_tvm.targets.disassembly import parse
-from ibert_tvm.targets.machines import Function, StackError
+from ibert_tvm.targets.machines import Function, StackError, StackRules
 from tests.snapshots import Messages
 
+RISCV = verification.bare_metal(get_target("rv32imc")).stack
 RULES = verification.bare_metal(get_target("cortex-m4")).stack
 
 
@@ -26,9 +27,9 @@ def _functions(text: str) -> list[Function]:
     return list(parse("\n".join(lines)))
 
 
-def _frame(*body: str) -> int:
+def _frame(*body: str, rules: StackRules = RULES) -> int:
     (function,) = _functions("\n".join(["00000100 <f>:", *body]))
-    return frame_bytes(function, RULES)
+    return frame_bytes(function, rules)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,39 @@ def _frame(*body: str) -> int:
 )
 def test_frame_of_one_instruction(instruction: str, expected: int) -> None:
     assert _frame(instruction) == expected
+
+
+@pytest.mark.parametrize(
+    ("instructions", "expected"),
+    [
+        (("addi sp,sp,-64",), 64),
+        (("add sp,sp,-32",), 32),  # as Debian's binutils 2.40 call it
+        (("add sp,sp,32",), 0),
+        (("sw ra,28(sp)", "lw ra,28(sp)", "mv sp,s0", "addi sp,s0,-16"), 0),
+        (("and sp,sp,-64",), 64),
+        (("li t1,-4096", "addi t1,t1,256", "add sp,sp,t1"), 3840),
+        (("lui t0,0x1", "add t0,t0,-16", "sub sp,sp,t0"), 4080),
+        (("lui a0,0xfffff", "mv a1,a0", "add sp,sp,a0"), 4096),
+    ],
+)
+def test_frames_of_riscv(instructions: tuple[str, ...], expected: int) -> None:
+    assert _frame(*instructions, rules=RISCV) == expected
+
+
+@pytest.mark.parametrize(
+    "body", [("sub sp,sp,a0",), ("lw t0,0(a0)", "sub sp,sp,t0"), ("srl sp,sp,1",)]
+)
+def test_a_stack_pointer_of_riscv_that_is_computed_has_no_bound(
+    body: tuple[str, ...], messages: Messages
+) -> None:
+    with messages.raises(StackError):
+        _frame(*body, rules=RISCV)
+
+
+def test_labels_within_a_function_are_part_of_it() -> None:
+    """Or what is called behind one would not be counted."""
+    (function,) = _functions("00000100 <f>:\naddi sp,sp,-16\n00000104 <.L2>:\naddi sp,sp,-32")
+    assert frame_bytes(function, RISCV) == 48
 
 
 def test_frames_add_up() -> None:

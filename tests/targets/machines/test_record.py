@@ -14,6 +14,7 @@ from ibert_tvm.targets import get_target, list_targets
 from ibert_tvm.targets.machines import MACHINES, BareMetal, Emulator, Linux, Machine
 from ibert_tvm.targets.machines.aarch64 import AARCH64
 from ibert_tvm.targets.machines.arm import ARM
+from ibert_tvm.targets.machines.riscv import RISCV32
 from ibert_tvm.targets.machines.thumb import THUMB
 from ibert_tvm.targets.machines.wasm32 import WASM32
 from ibert_tvm.targets.machines.x86_64 import X86_64
@@ -27,7 +28,8 @@ _OTHER = Linux(names=("x",), runtimes=("onnx",))
 
 
 def test_every_file_has_a_machine() -> None:
-    assert {one.name: one for one in (AARCH64, ARM, THUMB, WASM32, X86_64)} == MACHINES
+    known = (AARCH64, ARM, RISCV32, THUMB, WASM32, X86_64)
+    assert {one.name: one for one in known} == MACHINES
 
 
 def test_a_description_has_one_text_in_every_process() -> None:

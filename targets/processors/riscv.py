@@ -1,0 +1,46 @@
+"""Microcontrollers: 32-bit RISC-V without operating system and without floating point."""
+
+from __future__ import annotations
+
+from ..description import DotInstruction, TargetDescription
+from ..machines.riscv import RISCV32
+
+# By a microkernel: one product per instruction and one addition.
+RV32M = DotInstruction("rv32m", "int16", "int8", 4, 1, tile_rows=4, tile_vectors=4)
+
+
+def _microcontroller(
+    name: str, description: str, features: tuple[str, ...] = (), also: tuple[str, ...] = ()
+) -> TargetDescription:
+    return TargetDescription(
+        name=name,
+        description=description,
+        machine=RISCV32,
+        tvm_target={
+            "kind": "llvm",
+            "mcpu": "generic-rv32",
+            "mtriple": "riscv32-none-elf",
+            # Calls are written for any distance; a linker makes short ones of those it is told of.
+            "mattr": ["+m", "+relax", *features],
+            "mabi": "ilp32",
+            "opt-level": 2,  # as for Cortex-M
+            "vector-width": 128,
+        },
+        dot=RV32M,
+        vector_lanes=1,
+        microkernels=("rv32m.c",),
+        float_abi="soft",
+        compiler_flags=(f"-march={name}", "-mabi=ilp32"),
+        emulated="rv32",
+        emulated_board="virt",
+        also=also,
+    )
+
+
+RV32IMC = _microcontroller(
+    "rv32imc",
+    "32-bit RISC-V with compressed instructions: rv32imac, ESP32-C2, C3, C6, H2, CH32V103",
+    ("+c",),
+    also=("rv32imac", "esp32-c2", "esp32-c3", "esp32-c6", "esp32-h2"),
+)
+RV32IM = _microcontroller("rv32im", "32-bit RISC-V with multiplication and division")
