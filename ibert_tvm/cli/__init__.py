@@ -5,6 +5,8 @@ Importing it imports neither TVM nor torch: every command imports what it needs 
 
 from __future__ import annotations
 
+import atexit
+import gc
 from collections.abc import Sequence
 
 __all__ = ["main"]
@@ -25,4 +27,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     from .process import run
 
+    # The interpreter would look through all that torch and TVM leave before it ends.
+    atexit.register(gc.freeze)
     return run(arguments)

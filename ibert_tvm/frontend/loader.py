@@ -98,6 +98,10 @@ def load(
         result = known.load(model, request)
     finally:
         if collecting:
+            if not gc.get_freeze_count():
+                # Old at once, they are not looked through as they get older either.
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
     if files is None:
         return result

@@ -6,7 +6,8 @@ import contextlib
 import inspect
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import transformers
 from torch.utils._pytree import tree_leaves
 
 from ..common.errors import error_lines
+from ..common.strict_json import JsonDict
 from ..model.heads import HEADS, PooledTokens, Returned, WholePipeline, head_of_class
 from ..model.model_info import REAL_INPUTS
 from .canonicalise import Canonical, Revisit
@@ -88,8 +90,7 @@ def import_folder(folder: HfFolder, head: str | None, verify: bool) -> Canonical
     if chosen is None and head == "none" and folder.modules is None:
         _check_class(folder, model)
         _check_no_head(model)
-    result = _import(wrapper, model.config, missing, verify)
-    result = described(result, **folder.provenance(head))
+    result = _import(wrapper, model.config, missing, verify, lambda: folder.provenance(head))
     if verify:
         check_scores(result.info, model.config, folder.settings)
     return result
@@ -122,23 +123,30 @@ def _after(folder: HfFolder, head: str) -> SentenceHead | None:
 def import_model(model: Any, head: str | None, verify: bool) -> CanonicalModel:
     """Import a transformers model in memory; parameters as for `wrap` and `import_folder`."""
     wrapper = wrap(in_float32(model), head)
-    result = described(
-        _import(wrapper, model.config, frozenset(), verify),
-        source=f"{type(model).__module__}.{type(model).__qualname__}",
-        description=f"{model.config.model_type} module in memory, head {wrapper.head}",
+    said = {
+        "source": f"{type(model).__module__}.{type(model).__qualname__}",
+        "description": f"{model.config.model_type} module in memory, head {wrapper.head}",
         **read_post_processing(model.config.to_dict(), {}, wrapper.head, type(model).__name__),
-    )
+    }
+    result = _import(wrapper, model.config, frozenset(), verify, lambda: said)
     if verify:
         check_scores(result.info, model.config, {})
     return result
 
 
 def _import(
-    wrapper: ModelWithHead, config: Any, missing: frozenset[str], verify: bool
+    wrapper: ModelWithHead,
+    config: Any,
+    missing: frozenset[str],
+    verify: bool,
+    provenance: Callable[[], JsonDict],
 ) -> CanonicalModel:
-    with evaluating(wrapper):
-        return finish(
-            import_transformers(wrapper, missing),
+    """Import a model, and describe it while arithmetic compares it with its source."""
+    with evaluating(wrapper), ThreadPoolExecutor(1) as beside:
+        canonical = import_transformers(wrapper, missing)
+        said = beside.submit(provenance)
+        model = finish(
+            canonical,
             as_source(wrapper) if verify else None,
             architecture=str(config.model_type),
             head=wrapper.head,
@@ -148,6 +156,7 @@ def _import(
             again=lambda revisit: import_transformers(wrapper, missing, revisit),
             positions=positions(config),
         )
+        return described(model, **said.result())
 
 
 def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, frozenset[str]]:

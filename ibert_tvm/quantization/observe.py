@@ -101,12 +101,12 @@ def observe(
             mask, chosen_here = batch.mask, positions
             if value.ndim == 3:
                 mask, chosen_here = (_as_long(part, value.shape[1]) for part in (mask, positions))
-            _check_finite(name, value, mask)
             if value.ndim == 3:
                 kept = value[chosen_here] if name in with_rows else value[:0, 0]
                 seen[name].update(value[mask], kept, value[:, 0][mask[:, 0]])
             else:  # one vector per sequence: few enough to keep all
                 seen[name].update(value, value.copy())
+            _check_finite(name, seen[name])
         return seen
 
     for seen in in_order(see, zip(batches, chosen, strict=True)):
@@ -125,19 +125,15 @@ def _as_long(tokens: NDArray[np.bool_], length: int) -> NDArray[np.bool_]:
     return np.tile(tokens, (1, -(-length // tokens.shape[1])))[:, -length:]
 
 
-def _check_finite(name: str, value: NDArray[np.float32], mask: NDArray[np.bool_]) -> None:
-    # Padded positions hold whatever the model makes of padding; a sum is finite iff all terms are,
-    # short of an overflow that would be worth the closer look as well.
-    if np.isfinite(value.sum(dtype=np.float64)):
+def _check_finite(name: str, seen: Statistics) -> None:
+    if np.isfinite(seen.channel_magnitude).all():  # minima and maxima keep what is no number
         return
-    real = value[mask] if value.ndim == 3 else value[mask.any(axis=1)]
-    if not np.isfinite(real).all():
-        raise ModelError(
-            "the float model computes values that are infinite or not a number",
-            where=name,
-            why="on real tokens of the calibration data",
-            todo="check the checkpoint: run the source model on the same texts",
-        )
+    raise ModelError(
+        "the float model computes values that are infinite or not a number",
+        where=name,
+        why="on real tokens of the calibration data",
+        todo="check the checkpoint: run the source model on the same texts",
+    )
 
 
 def observe_and_build(

@@ -169,7 +169,8 @@ def quantize_operand(
             )
             if form.limit:
                 quant = finer(quant, form.limit)
-            output = _steps(rows, quant) @ transposed
+            # What is compared needs no more than single precision.
+            output = _steps(rows, quant).astype(np.float32) @ transposed
             output *= (quant.scale * scale).astype(np.float32)
             output -= target
             error = float((_norms(output * token, weights) / norms).mean())

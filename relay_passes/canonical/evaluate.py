@@ -93,6 +93,17 @@ class FloatModel:
             for variable, call in canonical_calls(module)
         ]
         self._outputs = output_fields(function)
+        # TVM compares variables in Python; numbers are what a run looks up.
+        variables = [*function.params, *(step.result for step in self.steps)]
+        self._numbers = {variable: number for number, variable in enumerate(variables)}
+        self._plan = [
+            (
+                step.operator.evaluate,
+                {name: self._numbers[v] for name, v in step.operands.items()},
+                self._numbers[step.result],
+            )
+            for step in self.steps
+        ]
         self.input_names = tuple(str(v.name) for v in self._inputs)
         known = {
             value_name(call): variable
@@ -128,11 +139,12 @@ class FloatModel:
         CanonicalError
             If an input is missing, unknown, or of another shape than the first one.
         """
-        values = self.given(inputs)
-        for _ in self._computed(values, [*self._outputs, *self._captured.values()]):
+        values, number = self._numbered(inputs), self._numbers
+        returned = [number[v] for v in (*self._outputs, *self._captured.values())]
+        for _ in self._computed(values, returned):
             pass
-        outputs = tuple(values[variable] for variable in self._outputs)
-        return FloatResult(outputs, {name: values[v] for name, v in self._captured.items()})
+        outputs = tuple(values[number[variable]] for variable in self._outputs)
+        return FloatResult(outputs, {name: values[number[v]] for name, v in self._captured.items()})
 
     def captured(self, inputs: Mapping[str, AnyArray]) -> Iterator[tuple[str, Floats]]:
         """Run one batch, and yield the captured values by name as they are computed.
@@ -140,29 +152,30 @@ class FloatModel:
         One is kept no longer than others are computed from it, so that a run needs little memory
         however many there are. Parameters and errors as of `run`.
         """
-        names = {variable: name for name, variable in self._captured.items()}
-        values = self.given(inputs)
-        for variable in self._computed(values, ()):
-            if variable in names:
-                yield names[variable], values[variable]
+        names = {self._numbers[variable]: name for name, variable in self._captured.items()}
+        values = self._numbered(inputs)
+        for number in self._computed(values, ()):
+            if number in names:
+                yield names[number], values[number]
 
-    def _computed(
-        self, values: dict[relax.Var, AnyArray], returned: Sequence[relax.Var]
-    ) -> Iterator[relax.Var]:
+    def _computed(self, values: dict[int, AnyArray], returned: Sequence[int]) -> Iterator[int]:
         """Add each step's result to the values; drop what is neither read again nor returned."""
-        uses = Counter(v for step in self.steps for v in step.operands.values())
+        uses = Counter(value for _, operands, _ in self._plan for value in operands.values())
         uses.update(returned)
-        for step in self.steps:
-            operands = {name: values[v] for name, v in step.operands.items()}
+        for evaluate, read, result in self._plan:
+            operands = {name: values[value] for name, value in read.items()}
             # A value that is no number is for the caller to find, by its name.
             with np.errstate(all="ignore"):
-                values[step.result] = step.operator.evaluate(**operands)
+                values[result] = evaluate(**operands)
             del operands
-            yield step.result
-            for variable in {*step.operands.values(), step.result}:
-                uses[variable] -= sum(variable.same_as(v) for v in step.operands.values())
-                if not uses[variable]:
-                    del values[variable]
+            yield result
+            uses.subtract(read.values())
+            for value in {*read.values(), result}:
+                if not uses[value]:
+                    del values[value]
+
+    def _numbered(self, inputs: Mapping[str, AnyArray]) -> dict[int, AnyArray]:
+        return {self._numbers[variable]: array for variable, array in self.given(inputs).items()}
 
     def given(self, inputs: Mapping[str, AnyArray]) -> dict[relax.Var, AnyArray]:
         """Return what the first of `steps` may read, the weights and checked inputs; see `run`."""
