@@ -1,8 +1,8 @@
-/* Runs a model on token ids and prints what comes out.
+/* Runs a model on a text or token ids and prints what comes out.
  *
- * The ids are those of TOKENS, which the Makefile compiles in; where the host has a file inputs.bin
- * (all inputs one after another, as ibert_model.h lists them) it is read instead, and the outputs
- * are written to outputs.bin. */
+ * TEXT, which the Makefile compiles in, is for packages with a tokenizer. Without it the ids are
+ * those of TOKENS; where the host has a file inputs.bin (all inputs one after another, as
+ * ibert_model.h lists them) it is read instead, and the outputs are written to outputs.bin. */
 #include "board.h"
 #include "ibert_model.h"
 #include "semihosting.h"
@@ -20,6 +20,9 @@
 static IBERT_ALIGNED uint8_t arena[IBERT_ARENA_BYTES];
 static uint64_t inputs[IBERT_INPUT_BYTES / 8], outputs[IBERT_OUTPUT_BYTES / 8];
 static ibert_context context;
+#ifdef TEXT
+static int32_t text_work[(IBERT_TEXT_WORK_BYTES + 3) / 4];
+#endif
 
 static const int32_t tokens[] = {TOKENS};
 enum { NUM_TOKENS = sizeof tokens / sizeof tokens[0] };
@@ -151,9 +154,15 @@ int main(void) {
   }
 
   status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena, sizeof arena);
+#ifdef TEXT
+  if (status == IBERT_OK)
+    status = ibert_embed_text(&context, TEXT, sizeof TEXT - 1, text_work, sizeof text_work, out,
+                              out_bytes);
+#else
   if (status == IBERT_OK)
     status = ibert_run(&context, shape.batch, shape.seq_len, (const void *const *)in, in_bytes, out,
                        out_bytes);
+#endif
   if (status != IBERT_OK) {
     host_print(ibert_strerror(status));
     host_print("\n");

@@ -36,6 +36,7 @@ def command(
     microcontroller: Microcontroller,
     require_load: bool = False,
     prefix: str | None = None,
+    tokenizer: bool = False,
     database: Path | None = None,
     dump_ir: Path | None = None,
 ) -> CommandResult:
@@ -62,6 +63,8 @@ def command(
     prefix
         Without runtime: what C names and files begin with. [default: from the name of the
         NAME.ibert folder]
+    tokenizer
+        Without runtime: add the model's tokenizer in C, for text in and vectors out.
     database
         Use what `ibert tune` measured in this folder.
     dump_ir
@@ -87,7 +90,7 @@ def command(
     from ..common.files import check_writable
     from ..compiler import compile as compile_model
     from ..compiler import statements
-    from ..compiler.driver import DUMP, checked_prefix
+    from ..compiler.driver import DUMP, check_tokenizer, checked_prefix
     from ..compiler.layer_widths import width_statements
     from ..frontend.sources import is_source
     from ..model.artefact import read_info
@@ -101,6 +104,7 @@ def command(
     if prefix is None and runtime == "none":
         prefix = prefix_of(model.resolve().stem)
     checked_prefix(prefix, runtime)
+    check_tokenizer(tokenizer, runtime)
     options = package_options(description, microcontroller)
     check_writable(output, LIBRARY if options is None else PACKAGE)
     if runtime == "none" and options is None:
@@ -130,6 +134,7 @@ def command(
             runtime=runtime,
             database=database,
             prefix=prefix,
+            tokenizer=tokenizer,
             emit="objects" if options is None else options.kernels,
         )
         line.step("link")
@@ -168,6 +173,8 @@ def command(
             ]
         if check is not None:
             facts.append(f"library {check}")
+    if "text" in report:
+        facts.append(statements.tokenizer_statement(report["text"]))
 
     listed = ", ".join(f"{b}x{s}" for b, s in pairs)
     metadata = compiled.metadata

@@ -174,6 +174,7 @@ def compile(
     emit: str = "objects",
     database: str | os.PathLike[str] | None = None,
     prefix: str | None = None,
+    tokenizer: bool = False,
 ) -> CompiledModel:
     """Compile a quantised model for one target and one or several shapes.
 
@@ -203,14 +204,18 @@ def compile(
         What C functions, types, macros and files begin with (without runtime only), so that
         several models go into one program: words of small letters and digits, joined by ``_``. By
         default ``ibert``.
+    tokenizer
+        Add the model's tokenizer in C, so that texts go in (without runtime only).
 
     Raises
     ------
     MissingExtraError
         If TVM is not installed.
     UsageError
-        If a shape is not positive, or longer than the model's positions; or if nothing in C can be
-        called by the prefix.
+        If a shape is not positive, or longer than the model's positions; if nothing in C can be
+        called by the prefix; or if a tokenizer is asked for where there can be none.
+    ModelError
+        If the C form does not implement a part of the tokenizer.
     ibert_tvm.targets.TargetError
         If the target is unknown.
     ibert_tvm.relay_passes.errors.CompilerError
@@ -237,6 +242,7 @@ def compile(
     description = get_target(target)
     runtime = check_runtime(description, runtime)
     prefix = checked_prefix(prefix, runtime)
+    check_tokenizer(tokenizer, runtime)
     if _checked_form(emit, runtime) == "c":
         description = portable_description(description)
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
@@ -278,7 +284,12 @@ def compile(
         if runtime == "none":
             interface = bare_interface(metadata, quantized.info, prefix)
             threads = emit == "objects" and description.machine.system.threads
-            bare = compile_bare(module, parameters, description, interface, threads)
+            text = None
+            if tokenizer:
+                from ..c_tokenizer.text import text_sources
+
+                text = text_sources(quantized, interface)
+            bare = compile_bare(module, parameters, description, interface, threads, text)
         elif description.gpu is not None:
             built = build_for_gpu(module, description, dump.folder)
             executable, device = built.executable, built.device
@@ -297,6 +308,7 @@ def compile(
         "wide_values": wide_values(quantized.program),
         "scalar_loops": scalar_loops(module, kernel_table(module).values()),
         **({} if bare is None else {"memory": dict(bare.report)}),
+        **({} if bare is None or bare.text is None else {"text": dict(bare.text.report)}),
         **on_gpu,
         **tuning,
     }
@@ -348,6 +360,16 @@ def checked_prefix(prefix: str | None, runtime: str) -> str:
             todo="give another, for example minilm",
         )
     return prefix
+
+
+def check_tokenizer(wanted: bool, runtime: str) -> None:
+    """Refuse a tokenizer in C where nothing else is C; a `UsageError`."""
+    if wanted and runtime != "none":
+        raise UsageError(
+            "a tokenizer in C is asked for",
+            why="a library for TVM's runtime has no C interface, and keeps the tokenizer as it is",
+            todo="compile with runtime none, or leave it out",
+        )
 
 
 _DUMPED = "# dumped by ibert_tvm\n"

@@ -42,6 +42,16 @@ def memory_statement(report: JsonObject) -> str:
     )
 
 
+def tokenizer_statement(report: JsonObject) -> str:
+    """Say what a tokenizer in C takes, and what it was compared on."""
+    compared = (
+        f"equal to the package tokenizers on {report['probes']} probes"
+        if report["probes"]
+        else "not compared: there is no C compiler for this machine"
+    )
+    return f"tokenizer: {report['table_bytes']} bytes of tables; {compared}"
+
+
 def integer_only_statement(report: JsonObject) -> str:
     """Say what the integer-only check of a compilation looked at and found."""
     summary = report.get("integer_only")

@@ -18,7 +18,7 @@ from .graph import Graph, PlacedGraph, place_values, read_function
 from .header import ABI_VERSION, Sizes, header_text
 from .interface import Interface, item_size
 from .lower import KernelSignature, LoweredKernel, lower_kernels
-from .model import BareCall, BareFunction, BareKernel, BareModel, KernelParameter
+from .model import BareCall, BareFunction, BareKernel, BareModel, KernelParameter, TextSources
 from .objects import kernel_object
 from .peak import arena_peak
 from .symbols import LAUNCH
@@ -47,6 +47,7 @@ def compile_bare(
     description: TargetDescription,
     interface: Interface,
     threads: bool = False,
+    text: TextSources | None = None,
 ) -> BareModel:
     """Compile a scheduled module to kernels with a C ABI and a driver in C.
 
@@ -63,6 +64,8 @@ def compile_bare(
         Signature; its functions are those of the module that are compiled.
     threads
         Let kernels run on several threads.
+    text
+        Its tokenizer.
 
     Raises
     ------
@@ -102,11 +105,14 @@ def compile_bare(
         support=compile_microkernels(description, description.machine.system.object_flags),
         support_sources=microkernel_sources(description),
         threads=threads,
-        header=header_text(interface, sizes, title, threads),
+        header=header_text(
+            interface, sizes, title, threads, "" if text is None else text.declarations
+        ),
         driver_c=driver_text(Program(interface, tuple(placed), kernels, weights)),
         lowered=tvm.IRModule(
             {kernels[name].symbol: kernel.function for name, kernel in lowered.items()}
         ),
+        text=text,
     )
 
 

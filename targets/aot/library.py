@@ -41,6 +41,7 @@ _FUNCTIONS = (
     *("abi_version", "find_shape", "fingerprint", "get_shape", "init", "input", "num_shapes"),
     *("output", "run", "set_hook", "strerror"),
 )
+_TEXT_FUNCTIONS = ("embed_text", "tokenize")
 
 # No unwind tables: nothing throws, and on ARM they would need a function of the C++ runtime.
 _DRIVER_FLAGS = (
@@ -53,12 +54,23 @@ _DRIVER_FLAGS = (
 def api_functions(model: BareModel) -> tuple[str, ...]:
     """Names of the functions that ``ibert_model.h`` declares."""
     symbols = (function.symbol for function in model.functions)
-    return declared_functions(model.interface.prefix, symbols)
+    return declared_functions(model.interface.prefix, symbols, model.text is not None)
 
 
-def declared_functions(prefix: str, symbols: Iterable[str]) -> tuple[str, ...]:
-    """Names of the functions that a header declares, whose shapes have functions of their own."""
-    return (*(f"{prefix}_{name}" for name in _FUNCTIONS), *symbols)
+def declared_functions(prefix: str, symbols: Iterable[str], text: bool = False) -> tuple[str, ...]:
+    """Names of the functions that a header declares, whose shapes have functions of their own.
+
+    Parameters
+    ----------
+    prefix
+        What names begin with.
+    symbols
+        Functions of the shapes.
+    text
+        Whether the model comes with its tokenizer.
+    """
+    names = (*_FUNCTIONS, *(_TEXT_FUNCTIONS if text else ()))
+    return (*(f"{prefix}_{name}" for name in names), *symbols)
 
 
 def exported_symbols(model: BareModel) -> tuple[str, ...]:
@@ -174,8 +186,11 @@ def _link(
         tools.compile(assembling, work, "cannot assemble the weights")
         flags = [*_DRIVER_FLAGS, f"-D{prefix.upper()}_SHARED_LIBRARY"]
         flags += description.machine.general_registers
-        compiling = ["-c", *flags, "driver.c", "-o", "driver.o"]
-        tools.compile(compiling, work, "cannot compile the driver")
+        sources = ("driver.c", *(model.text.sources if model.text else ()))
+        for source in sources:
+            compiling = ["-c", *flags, source, "-o", f"{source[:-2]}.o"]
+            tools.compile(compiling, work, f"cannot compile {source}")
+        objects += [f"{source[:-2]}.o" for source in sources]
         if model.threads:
             renamed = (f"-D{name}={name.replace('ibert', prefix, 1)}" for name in THREAD_FUNCTIONS)
             flags = [*THREAD_FLAGS, "-DIBERT_WITHOUT_RUNTIME", *renamed]
@@ -187,7 +202,7 @@ def _link(
             # Every model has its own threads, whatever else is linked into a program.
             *("-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", _NAME),
             "-pthread" if model.threads else "-nostartfiles",
-            *("driver.o", "weights.o", *objects),
+            *("weights.o", *objects),
             *("-Wl,--version-script=exports.map", "-Wl,--gc-sections", "-Wl,--as-needed"),
             *("-Wl,-z,defs", *PROTECTED),
             *(f"-Wl,--undefined={name}" for name in _DATA_SYMBOLS),
@@ -208,7 +223,11 @@ def _write_sources(model: BareModel, metadata: JsonObject, folder: Path) -> list
     assembly += METADATA_ASSEMBLY.read_text(encoding="utf-8")
     (folder / "weights.s").write_text(assembly, encoding="utf-8")
     (folder / f"{model.interface.prefix}_model.h").write_text(model.header, encoding="utf-8")
-    (folder / "driver.c").write_text(model.driver_c, encoding="utf-8")
+    for name, source in {
+        "driver.c": model.driver_c,
+        **(model.text.sources if model.text else {}),
+    }.items():
+        (folder / name).write_text(source, encoding="utf-8")
     if model.threads:
         (folder / PARALLEL.name).write_bytes(PARALLEL.read_bytes())
     exported = "; ".join(exported_symbols(model))

@@ -149,6 +149,25 @@ class BareFunction:
 
 
 @dataclass(frozen=True)
+class TextSources:
+    """C that turns text into the inputs of a model: its tokenizer.
+
+    Attributes
+    ----------
+    declarations
+        For the header, with names that begin with ``ibert``.
+    sources
+        By file name; they include the header, and their names begin with the model's prefix.
+    report
+        Its sizes, and what was checked, for people.
+    """
+
+    declarations: str
+    sources: Mapping[str, str]
+    report: Mapping[str, object]
+
+
+@dataclass(frozen=True)
 class BareModel:
     """A program without runtime, ready to be linked.
 
@@ -182,6 +201,8 @@ class BareModel:
         Text of the C source that includes it: portable C99, without libc.
     lowered
         The kernels as TIR with their final signature: what `c_source.kernels_source` writes.
+    text
+        Its tokenizer; None if it takes token ids only.
     """
 
     interface: Interface
@@ -198,6 +219,7 @@ class BareModel:
     header: str
     driver_c: str
     lowered: tvm.IRModule = field(repr=False)
+    text: TextSources | None = None
 
     @property
     def objects(self) -> dict[str, bytes]:

@@ -149,6 +149,7 @@ def _write_sources(
     """Write everything that the C compiler translates; kernels only where they are C too."""
     sources = {names.header: bare.header, names.driver: bare.driver_c}
     sources[names.memory] = _MEMORY_SOURCE.read_text(encoding="utf-8")
+    sources |= bare.text.sources if bare.text else {}
     if options.emit != OBJECTS:
         sources[names.kernels] = kernels_source(bare)
         for path in bare.support_sources:
@@ -290,6 +291,7 @@ def package_document(
             "flags": list(find_linker_flags(description)),
         },
         "memory": use.to_json(),
+        **({} if bare.text is None else {"text": dict(bare.text.report)}),
         "verified": {
             "instructions": verified.instructions,
             "floating_point_instructions": 0,

@@ -78,7 +78,9 @@ def audit_package(
         if driver not in objects:
             raise PackageError(f"the library has no {driver.name}")
         entries = declared_functions(
-            str(document["prefix"]), (str(f["symbol"]) for f in document["functions"])
+            str(document["prefix"]),
+            (str(f["symbol"]) for f in document["functions"]),
+            "text" in document,
         )
         linked = verify_package(objects, driver, entries, work, description, layers)
         instructions, stated = linked.instructions, int(document["memory"]["ram"]["stack"])

@@ -133,4 +133,5 @@ def test_codes_of_results_never_change() -> None:
         (13, "KERNEL"),
         (14, "MODEL"),
         (15, "BUFFER_SIZE"),
+        (16, "TEXT"),
     ]

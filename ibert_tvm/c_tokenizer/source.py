@@ -1,0 +1,97 @@
+"""The tokenizer of a model as C: the text of its source, and of its part of the header."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .added_tokens import added_arrays
+from .normalizer import FIRST, KEEP, SPACED, mark_classes, needs_classes, stages_of
+from .parts import Template, model_part, words_part
+
+if TYPE_CHECKING:
+    from ..model.tokenization import Tokenizer
+
+_SOURCE = Path(__file__).with_name("tokenizer.c.in")
+_HEADER = Path(__file__).with_name("tokenizer.h.in")
+
+
+@dataclass(frozen=True)
+class CTokenizer:
+    """A tokenizer in C99, whose names begin with ``ibert``.
+
+    Attributes
+    ----------
+    declarations
+        For the header of the model.
+    source
+        Includes that header, by the name of ``ibert_model.h``.
+    table_bytes
+        Of constants, in flash.
+    work_bytes
+        Of memory that a call needs.
+    """
+
+    declarations: str
+    source: str
+    table_bytes: int
+    work_bytes: int
+
+
+def c_tokenizer(tokenizer: Tokenizer) -> CTokenizer:
+    """Write a tokenizer in C.
+
+    Parameters
+    ----------
+    tokenizer
+        The model's.
+
+    Raises
+    ------
+    TokenizerFormError
+        If the C form does not implement a part of it.
+    """
+    from ibert_tvm.targets.aot.c_text import rendered
+
+    fast = tokenizer.fast_copy()
+    document = json.loads(fast.to_str())
+    stages = stages_of(document["normalizer"])
+    words = words_part(document["pre_tokenizer"])
+    model = model_part(document["model"])
+    added = document["added_tokens"]
+    added_tables = added_arrays(added, bool(stages))
+    own = [stage.table for stage in stages if stage.table is not None]
+    tables = [*own, *([mark_classes()] if needs_classes(stages) else []), *words.tables]
+    trimmed = any(token["lstrip"] or token["rstrip"] for token in added)
+    arrays = [
+        *(array for stage in stages for array in stage.arrays),
+        *(array for table in tables if table not in own for array in table.arrays),
+        *words.arrays,
+        *model.arrays,
+        *(array for array in added_tables if array.name != "added_trims" or trimmed),
+    ]
+    table_bytes = sum(array.nbytes for array in arrays)
+    values = {
+        **{"KEEP": KEEP, "SPACED": SPACED, "FIRST": FIRST},
+        **words.values,
+        **model.values,
+        "stages": stages,
+        "tables": tables,
+        "arrays": arrays,
+        "words": words.template,
+        "model": model.template,
+        "added": added,
+        "trimmed": trimmed,
+        "left": tokenizer.truncation_side == "left",
+        "template": Template.of(fast, tokenizer.has_types),
+        "max_length": tokenizer.model_max_length,
+        "table_bytes": table_bytes,
+    }
+    return CTokenizer(
+        declarations=rendered(_HEADER, **values),
+        source=rendered(_SOURCE, **values),
+        table_bytes=table_bytes,
+        work_bytes=int(str(model.values["work_bytes"])),
+    )

@@ -1,0 +1,48 @@
+"""What the C form does not implement is refused, with its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ibert_tvm.c_tokenizer.errors import TokenizerFormError
+from ibert_tvm.c_tokenizer.host import check_same
+from ibert_tvm.c_tokenizer.source import c_tokenizer
+from ibert_tvm.common.errors import VerificationError
+from tests.snapshots import Messages
+
+from .forms import added, tokenizer_of, word_piece
+
+_REPLACE = {"type": "Replace", "pattern": {"String": "ab"}, "content": "c"}
+REFUSED: dict[str, dict[str, Any]] = {
+    "a normaliser": word_piece({"type": "Strip", "strip_left": True, "strip_right": True}),
+    "a replacement": word_piece(_REPLACE),
+    "no pre-tokenizer": word_piece(pre_tokenizer=None),
+    "a pre-tokenizer": word_piece(pre_tokenizer={"type": "UnicodeScripts"}),
+    "how punctuation is cut": word_piece(
+        pre_tokenizer={"type": "Punctuation", "behavior": "MergedWithNext"}
+    ),
+    "a model": word_piece(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}),
+    "single words": word_piece(added_tokens=[added("[MASK]", 4, single_word=True)]),
+    "added behind": word_piece(added_tokens=[added("[MASK]", 4, normalized=True)]),
+    "a space in an added token": word_piece(added_tokens=[added(" x", 4)]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_part_without_a_c_form(case: str, messages: Messages) -> None:
+    with messages.raises(TokenizerFormError):
+        c_tokenizer(tokenizer_of(REFUSED[case]))
+
+
+def test_an_unknown_token_that_is_missing(messages: Messages) -> None:
+    document = word_piece()
+    document["model"]["unk_token"] = "[NONE]"
+    with messages.raises(TokenizerFormError):
+        c_tokenizer(tokenizer_of(document))
+
+
+def test_other_ids(messages: Messages) -> None:
+    with messages.raises(VerificationError):
+        check_same("a text", [1, 2], [1, 3])
