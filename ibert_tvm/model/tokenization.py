@@ -188,11 +188,13 @@ class Tokenizer:
     def __init__(self, files: Mapping[str, bytes], rows: int | None = None) -> None:
         self.files, self._rows = dict(files), rows
         config = self._json("tokenizer_config.json")
-        self._lock = threading.Lock()
         self._tokenizer = self._build(config)
         with refusing("tokenizer.json"):
             self._expansion = check_components(self._tokenizer)
         self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        # Truncation is a state: what cuts windows is another tokenizer, so that threads share this.
+        self._lock, self._windowing = threading.Lock(), None
         self.pad_id = self._find_pad_id(config)
         length = config.get("model_max_length")
         self.model_max_length = length if type(length) is int and length > 0 else None
@@ -206,10 +208,6 @@ class Tokenizer:
         self.compared_with = str(config.get("compared_with") or "")
         names = config.get("model_input_names")
         self.has_types = not isinstance(names, list) or "token_type_ids" in names
-
-    def another(self) -> Tokenizer:
-        """A tokenizer of the same files that does not wait for this one."""
-        return Tokenizer(self.files, self._rows)
 
     @property
     def vocab_size(self) -> int:
@@ -230,15 +228,13 @@ class Tokenizer:
 
     def ids_of(self, texts: Sequence[str]) -> Iterator[list[int]]:
         """Ids of texts in full, special tokens included; of texts without a token none."""
-        with self._lock:
-            self._tokenizer.no_truncation()
-            for start in range(0, len(texts), _AT_ONCE):
-                chunk = texts[start : start + _AT_ONCE]
-                with refusing(_BEHAVIOUR):
-                    for index, text in enumerate(chunk, start):
-                        self._expansion.check(text, index)
-                    encodings = self._tokenizer.encode_batch(chunk)
-                yield from (encoding.ids for encoding in encodings)
+        for start in range(0, len(texts), _AT_ONCE):
+            chunk = texts[start : start + _AT_ONCE]
+            with refusing(_BEHAVIOUR):
+                for index, text in enumerate(chunk, start):
+                    self._expansion.check(text, index)
+                encodings = self._tokenizer.encode_batch(chunk)
+            yield from (encoding.ids for encoding in encodings)
 
     def check_ids(self, vocab_size: int) -> None:
         """Refuse a tokenizer that has an id without a row in the model's table of so many rows.
@@ -290,9 +286,7 @@ class Tokenizer:
         from tokenizers import Tokenizer as FastTokenizer
 
         check_vocabulary(index for _, index in self.vocabulary())
-        with self._lock:
-            self._tokenizer.no_truncation()
-            return FastTokenizer.from_str(self._tokenizer.to_str())
+        return FastTokenizer.from_str(self._tokenizer.to_str())
 
     def encode(
         self,
@@ -345,10 +339,8 @@ class Tokenizer:
         encode = self._tokenizer.encode_batch
         if all(isinstance(item, str) for item in items):  # it knows no types of pairs
             encode = self._tokenizer.encode_batch_fast
-        with self._lock:  # truncation is a state of the tokenizer, and other threads may encode
-            self._tokenizer.no_truncation()
-            with refusing(_BEHAVIOUR):
-                encodings = encode(items)
+        with refusing(_BEHAVIOUR):
+            encodings = encode(items)
         rows, truncated = [], []
         for index, encoding in enumerate(encodings):
             ids = encoding.ids
@@ -395,23 +387,23 @@ class Tokenizer:
         """
         self._checked(text, 0)
         pair = isinstance(text, tuple)
-        with self._lock:
-            self._tokenizer.no_truncation()
-            with refusing(_BEHAVIOUR):
-                whole = self._tokenizer.encode(*(text if pair else (text,)))
-            taken = sum(place != (1 if pair else 0) for place in whole.sequence_ids)
-            if len(whole.ids) > max_length and max_length - taken <= overlap:
-                raise InputError(
-                    "the text leaves no room in a window",
-                    why=f"a window has {max_length} tokens, of which {taken} are the same in "
-                    f"every window and {overlap} overlap",
-                    todo="shorten the question, or compile with a larger --seq-len",
-                )
-            if len(whole.ids) > max_length:
-                strategy = "only_second" if pair else "only_first"
-                self._tokenizer.enable_truncation(max_length, stride=overlap, strategy=strategy)
-                with refusing(_BEHAVIOUR):
-                    whole = self._tokenizer.encode(*(text if pair else (text,)))
+        parts = text if pair else (text,)
+        with refusing(_BEHAVIOUR):
+            whole = self._tokenizer.encode(*parts)
+        taken = sum(place != (1 if pair else 0) for place in whole.sequence_ids)
+        if len(whole.ids) > max_length and max_length - taken <= overlap:
+            raise InputError(
+                "the text leaves no room in a window",
+                why=f"a window has {max_length} tokens, of which {taken} are the same in "
+                f"every window and {overlap} overlap",
+                todo="shorten the question, or compile with a larger --seq-len",
+            )
+        if len(whole.ids) > max_length:
+            strategy = "only_second" if pair else "only_first"
+            with self._lock, refusing(_BEHAVIOUR):
+                self._windowing = self._windowing or self.fast_copy()
+                self._windowing.enable_truncation(max_length, stride=overlap, strategy=strategy)
+                whole = self._windowing.encode(*parts)
         if not whole.ids:
             raise _no_token(0)
         return [

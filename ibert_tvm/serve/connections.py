@@ -3,7 +3,7 @@
 uvicorn bounds neither their number nor what a header has. Here a connection that is one too many
 ends another, of those that nobody has asked anything for longest; only those whose request is being
 answered are safe, which are fewer than there may be. So there is always room for the question for
-health.
+health. One that has sent nothing yet has no parser, and few are ended per turn of the event loop.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _BODY_FRAMING = 8
 _DESCRIPTORS = 128
 """For everything but connections."""
 _BURST, _BURST_SECONDS = 4, 0.5
+_ENDED_AT_ONCE = 4
 _LOG_SECONDS = 10.0
 _MOST_MESSAGES = 256
 
@@ -101,30 +102,45 @@ class Connections:
         self.limits, self._ended = limits, ended
         self._most = min(most, open_files)
         self._burst = min(_BURST * most, open_files)
-        self._kinds: tuple[dict[Connection, float], ...] = ({}, {}, {}, {})  # and since when
-        self._kind: dict[Connection, int] = {}
+        self._kinds: tuple[dict[_Any, float], ...] = ({}, {}, {}, {})  # and since when
+        self._kind: dict[_Any, int] = {}
+        self._making_room = False
 
-    def put(self, connection: Connection, kind: int) -> None:
+    def put(self, connection: _Any, kind: int) -> None:
         """Note what a connection does now."""
         before = self._kind.get(connection)
         if before is not None:
             del self._kinds[before][connection]
         self._kind[connection] = kind
-        now = time.monotonic()
-        self._kinds[kind][connection] = now
-        while len(self._kind) > self._most:
-            longest, since = next(iter(next(group for group in self._kinds if group).items()))
-            if now - since < _BURST_SECONDS and len(self._kind) <= self._burst:
-                break
-            self.end(longest, f"more than {self._most} connections")
+        self._kinds[kind][connection] = time.monotonic()
+        if not self._make_room() and not self._making_room:
+            self._making_room = True
+            asyncio.get_running_loop().call_soon(self._make_more_room)
 
-    def remove(self, connection: Connection) -> None:
+    def _make_room(self) -> bool:
+        """End some that are too many; False if there may be more of them."""
+        for _ in range(_ENDED_AT_ONCE):
+            if len(self._kind) <= self._most:
+                return True
+            longest, since = next(iter(next(group for group in self._kinds if group).items()))
+            if time.monotonic() - since < _BURST_SECONDS and len(self._kind) <= self._burst:
+                return True
+            self.end(longest, f"more than {self._most} connections")
+        return False
+
+    def _make_more_room(self) -> None:
+        if self._make_room():
+            self._making_room = False
+        else:
+            asyncio.get_running_loop().call_soon(self._make_more_room)
+
+    def remove(self, connection: _Any) -> None:
         """Forget a connection."""
         kind = self._kind.pop(connection, None)
         if kind is not None:
             del self._kinds[kind][connection]
 
-    def end(self, connection: Connection, why: str, status: str | None = None) -> None:
+    def end(self, connection: _Any, why: str, status: str | None = None) -> None:
         """End a connection, with a status for one that has begun a request."""
         self.remove(connection)
         refusals.warning("a connection was ended: %s", why)
@@ -137,8 +153,8 @@ class Connections:
         connection.transport.close()
 
 
-class Connection(HttpToolsProtocol):
-    """uvicorn's protocol with bounds.
+class Connection(asyncio.Protocol):
+    """A connection that has sent nothing yet.
 
     Parameters
     ----------
@@ -148,17 +164,49 @@ class Connection(HttpToolsProtocol):
         As uvicorn gives.
     """
 
+    transport: asyncio.Transport
+
     def __init__(self, all_of_them: Connections, **options: Any) -> None:
+        self._all, self._options = all_of_them, options
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+        self._options["server_state"].connections.add(self)
+        seconds = self._all.limits.head_seconds
+        why = f"no request within {seconds:g} s"
+        self._deadline = asyncio.get_running_loop().call_later(seconds, self._all.end, self, why)
+        self._all.put(self, _WAITING)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._options["server_state"].connections.discard(self)
+        self._all.remove(self)
+        self._deadline.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self.connection_lost(None)
+        speaking = _Speaking(self._all, self._deadline.when(), self._options)
+        self.transport.set_protocol(speaking)
+        speaking.connection_made(self.transport)
+        speaking.data_received(data)
+
+    def shutdown(self) -> None:
+        """End it when the server stops, as uvicorn asks."""
+        self.transport.close()
+
+
+class _Speaking(HttpToolsProtocol):
+    """uvicorn's protocol with bounds, and a time by which it has sent its first headers."""
+
+    def __init__(self, all_of_them: Connections, ends: float, options: dict[str, Any]) -> None:
         super().__init__(**options)
         self._all, self._limits = all_of_them, all_of_them.limits
         self._in_head = True
         self._overhead = 0  # bytes since the last request that are not of a body
-        self._deadline: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = self.loop.call_at(ends, self._late)
         self._write_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._start_deadline()
         self._all.put(self, _WAITING)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -238,3 +286,6 @@ class Connection(HttpToolsProtocol):
             status = "408 Request Timeout" if self._overhead else None
             why = f"no request within {self._limits.head_seconds:g} s"
             self._all.end(self, why, status)
+
+
+_Any = Connection | _Speaking

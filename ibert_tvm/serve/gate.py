@@ -8,6 +8,8 @@ import json
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+import numpy as np
+
 from ..common.errors import IbertError
 from ..common.strict_json import JsonDict
 from .limits import Limits
@@ -101,12 +103,11 @@ class Gate:
             await self._too_large(send)
             return
         # Each may become an object when it is parsed, which takes longer than all checks before.
-        brackets, commas = content.count(b"[") + content.count(b"{"), content.count(b",")
-        for name, count, most in (
-            ("opening brackets", brackets, _MOST_BRACKETS),
-            ("commas", commas, self._limits.queue_tokens),
+        for name, characters, most in (
+            ("opening brackets", b"[{", _MOST_BRACKETS),
+            ("commas", b",", self._limits.queue_tokens),
         ):
-            if count > most:
+            if len(content) > most and _count(content, characters) > most:
                 what = f"a request has at most {most} {name}, those in texts included"
                 await self._refuse(send, 400, what)
                 return
@@ -155,6 +156,12 @@ class Gate:
             headers.append((b"www-authenticate", b"Bearer"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+def _count(content: bytes, characters: bytes) -> int:
+    """How often some characters occur; `bytes.count` takes milliseconds where that is often."""
+    found = np.frombuffer(content, np.uint8)
+    return sum(np.count_nonzero(found == character) for character in characters)
 
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}

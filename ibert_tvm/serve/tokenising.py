@@ -2,14 +2,14 @@
 
 A tokenizer takes seconds for a mebibyte and cannot be interrupted. So a request is cut into pieces
 of a few milliseconds, and requests of one piece go first (see `turns`). Long texts, each a piece of
-its own, have a thread and a tokenizer of their own.
+its own, have a thread of their own.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -47,7 +47,7 @@ class Tokenising:
         max_characters: int,
     ) -> None:
         self._max_tokens, self._max_characters = max_tokens, max_characters
-        self._short, self._long = _Lane(lambda: tokenizer), _Lane(tokenizer.another)
+        self._short, self._long = _Lane(tokenizer), _Lane(tokenizer)
 
     def submit(self, texts: Sequence[Text], truncate: bool) -> Future[list[Row]]:
         """Queue the texts of a request.
@@ -134,8 +134,8 @@ class _Request:
 class _Lane:
     """A thread that tokenises, started when it is needed first."""
 
-    def __init__(self, tokenizer: Callable[[], Tokenizer]) -> None:
-        self._make = tokenizer
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
         self._changed = threading.Condition()
         self._waiting = Turns[_Request](_PIECE)
         self._thread: threading.Thread | None = None
@@ -163,7 +163,6 @@ class _Lane:
             self._thread.join()
 
     def _work(self) -> None:
-        tokenizer: Tokenizer | None = None
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
@@ -175,8 +174,7 @@ class _Lane:
             if request.future.cancelled():
                 continue
             try:
-                tokenizer = tokenizer or self._make()
-                complete = request.advance(tokenizer)
+                complete = request.advance(self._tokenizer)
             except Exception as error:  # the request's to see
                 if request.future.set_running_or_notify_cancel():
                     request.future.set_exception(error)

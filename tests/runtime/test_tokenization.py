@@ -190,6 +190,7 @@ def test_windows_hold_every_token_of_a_long_text(wordpiece: Tokenizer, overlap: 
         assert words == ["hello", "world", "s", "hello", "hello", "world", "s"]
         batch = wordpiece.batch_of(windows)
         assert batch.attention_mask.sum(axis=1).tolist() == [len(w.ids) for w in windows]
+    assert wordpiece._tokenizer.truncation is None  # other threads may encode meanwhile
     (whole,) = wordpiece.windows(text, max_length=99)
     np.testing.assert_array_equal([whole.ids], wordpiece.encode([text], 99).input_ids)
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -100,6 +101,8 @@ def test_idle_connections_make_room_and_a_request_is_finished() -> None:
         idle = [await open_() for _ in range(50)]
         await asyncio.sleep(0.05)
         assert site.ended == ["more than 8 connections"] * 43
+        kinds = [type(one).__name__ for one in site._server.server_state.connections]
+        assert sorted(kinds) == ["Connection"] * 7 + ["_Speaking"]  # idle ones have no parser
         assert await rest(idle[0][0]) == b""
         site.may_answer.set()
         assert (await asked).startswith(b"HTTP/1.1 200")
@@ -127,6 +130,29 @@ def test_many_that_come_at_once_may_ask_before_they_make_room() -> None:
             writer.close()
 
     site.run(use)
+
+
+def test_few_are_ended_per_turn_of_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("uvicorn", "httptools"):
+        needs(package)
+    from ibert_tvm.serve import connections
+    from ibert_tvm.serve.limits import Limits
+
+    async def use() -> None:
+        ended: list[str] = []
+        everyone = connections.Connections(Limits(), 10, 1000, ended.append)
+        many: list[Any] = [Mock(name=str(number)) for number in range(41)]
+        for one in many[:40]:
+            everyone.put(one, connections._WAITING)
+        assert not ended  # they come at once
+        monkeypatch.setattr(connections, "_BURST_SECONDS", 0.0)
+        everyone.put(many[40], connections._WAITING)
+        for turn in range(1, 12):
+            assert len(ended) == min(4 * turn, 31)
+            await asyncio.sleep(0)
+        assert [one.transport.abort.called for one in many] == [True] * 31 + [False] * 10
+
+    asyncio.run(use())
 
 
 async def slowly(writer: asyncio.StreamWriter, begin: bytes, content: bytes, pause: float) -> None:
