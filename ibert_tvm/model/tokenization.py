@@ -194,7 +194,8 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         # Truncation is a state: what cuts windows is another tokenizer, so that threads share this.
-        self._lock, self._windowing = threading.Lock(), None
+        self._lock = threading.Lock()
+        self._windowing: Any = None
         self.pad_id = self._find_pad_id(config)
         length = config.get("model_max_length")
         self.model_max_length = length if type(length) is int and length > 0 else None

@@ -161,7 +161,7 @@ class Gate:
 def _count(content: bytes, characters: bytes) -> int:
     """How often some characters occur; `bytes.count` takes milliseconds where that is often."""
     found = np.frombuffer(content, np.uint8)
-    return sum(np.count_nonzero(found == character) for character in characters)
+    return sum(int(np.count_nonzero(found == character)) for character in characters)
 
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
