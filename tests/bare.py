@@ -22,11 +22,14 @@ from tests.closure import ROOT
 
 # Beginnings of the names of commands. What is not here belongs to the minimum that README.md names.
 TOOLS = {
-    "cross-compilers": ("aarch64-linux-gnu-", "arm-linux-gnueabi", "arm-none-eabi-", "riscv64-"),
-    "emulators": ("qemu-", "bochs"),
+    "cross-compilers": (
+        *("aarch64-linux-gnu-", "arm-linux-gnueabi", "arm-none-eabi-", "riscv64-"),
+        *("clang-14", "wasm-ld"),
+    ),
+    "emulators": ("qemu-", "bochs", "node"),
     "a browser": ("chromium",),
     "a client of HTTP": ("h2load",),
-    "further tools": ("llvm-objdump", "mmdebstrap"),
+    "further tools": ("llvm-", "mmdebstrap"),
 }
 ALONE = ("cross-compilers", "emulators", "a browser")
 _NOTES = "IBERT_ASKED_FOR_TOOLS"  # the file that names of test files are appended to

@@ -34,7 +34,8 @@ __all__ = ["main"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = logging.getLogger("benchmarks.arm")
-TARGETS = tuple(one.name for one in PROCESSORS if one.emulator is not None)
+# Of files that QEMU runs.
+TARGETS = tuple(one.name for one in PROCESSORS if one.emulator and one.elf_machine)
 _MODELS = "bert-tiny:1x32,minilm:1x32,minilm:1x128"
 _PROGRAMS = (
     program

@@ -37,22 +37,21 @@ class Target(Protocol):
 
     @property
     def system(self) -> str:
-        """``"bare-metal"`` where there is no operating system."""
+        """``"linux"``, ``"bare-metal"`` or ``"wasm"``."""
 
 
 class TargetKind(Enum):
-    """Kinds of targets that differ in their phases."""
+    """Kinds of targets that differ in their phases: systems, and GPUs under any."""
 
-    PROCESSOR = "processor"
+    PROCESSOR = "linux"
     BARE_METAL = "bare-metal"
+    WEB = "wasm"
     GPU = "gpu"
 
     @staticmethod
     def of(target: Target) -> TargetKind:
         """Kind of a target."""
-        if target.gpu is not None:
-            return TargetKind.GPU
-        return TargetKind.BARE_METAL if target.system == "bare-metal" else TargetKind.PROCESSOR
+        return TargetKind.GPU if target.gpu is not None else TargetKind(target.system)
 
 
 @dataclass
@@ -98,7 +97,9 @@ class Phase:
     kinds: tuple[TargetKind, ...] = tuple(TargetKind)
 
 
-_ON_PROCESSORS = (TargetKind.PROCESSOR, TargetKind.BARE_METAL)
+# Where memory holds the code, or a network brings it, size counts more than a load per constant.
+_SMALL_CODE = (TargetKind.BARE_METAL, TargetKind.WEB)
+_ON_PROCESSORS = (TargetKind.PROCESSOR, *_SMALL_CODE)
 
 PHASES: tuple[Phase, ...] = (
     Phase("integer", lambda run: run.check),
@@ -118,8 +119,7 @@ PHASES: tuple[Phase, ...] = (
         "fuse_epilogues", lambda run: FuseEpilogues(True, run.layout.run_columns), (TargetKind.GPU,)
     ),
     Phase("emit_kernels", lambda run: EmitKernels(run.layout, run.bounds)),
-    # Where memory holds the code, its size counts more than a load per constant.
-    Phase("constants_as_arguments", lambda run: ConstantsAsArguments(), (TargetKind.BARE_METAL,)),
+    Phase("constants_as_arguments", lambda run: ConstantsAsArguments(), _SMALL_CODE),
     Phase("share_kernels", lambda run: ShareKernels()),
     Phase("check_integer_only", lambda run: run.check),
 )

@@ -57,7 +57,7 @@ def test_kinds_of_targets_differ_in_their_phases() -> None:
     assert names[TargetKind.GPU] == [name for name in PHASES if name != "pack_tokens"]
     compact = [*PHASES]
     compact.insert(PHASES.index("share_kernels"), "constants_as_arguments")
-    assert names[TargetKind.BARE_METAL] == compact
+    assert names[TargetKind.BARE_METAL] == names[TargetKind.WEB] == compact
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,7 @@ def test_kinds_of_targets_differ_in_their_phases() -> None:
         ("x86-64-v3", TargetKind.PROCESSOR),
         ("rpi4", TargetKind.PROCESSOR),
         ("cortex-m4", TargetKind.BARE_METAL),
+        ("wasm32", TargetKind.WEB),
         ("t4", TargetKind.GPU),
     ],
 )
