@@ -59,6 +59,68 @@ class SearchOptions:
     heldout: Path | None = None
 
 
+@dataclass(frozen=True)
+class SizeOptions:
+    """How large the model may be.
+
+    Attributes
+    ----------
+    vocabulary
+        Keep fewer words: those of a file of texts, or the N most frequent ones of the calibration
+        texts and, where these have fewer, of the tokenizer's own order. Texts of kept words have
+        the same integers as before; of others the words fall into smaller pieces.
+    word_table_bits
+        Bits of the table of words: 8, or 4 with a scale for every 32 entries, which takes a fourth
+        off MiniLM. [default: 8]
+    max_bytes
+        Most bytes of all integers: the table of words gets 4 bits where 8 do not fit. Nothing is
+        written (exit code 5) if that does not fit either.
+    """
+
+    panel = "Size"
+
+    vocabulary: Annotated[str | None, Option(metavar="TEXTS|N")] = None
+    word_table_bits: Annotated[str | None, Choice(("8", "4"))] = None
+    max_bytes: MaybeOne = None
+
+    def check(self) -> int | list[str] | None:
+        """Read --vocabulary: a number of pieces, or the texts of a file."""
+        if self.max_bytes is not None and self.word_table_bits is not None:
+            raise UsageError(
+                "--max-bytes together with --word-table-bits",
+                why="the first chooses the second",
+                todo="leave one of them out",
+            )
+        text = self.vocabulary
+        if text is None or (text.isascii() and text.isdigit()):
+            return None if text is None else int(text)
+        return read_texts("--vocabulary", Path(text))
+
+    def of(
+        self,
+        model: QuantizedModel,
+        words: int | list[str] | None,
+        calibration: Any,
+        held: list[str] | None,
+    ) -> QuantizedModel:
+        """The model in the size that was asked for; `words` as of `check`."""
+        from ..quantization.vocabulary import cut_vocabulary
+        from ..quantization.word_table import with_word_bits, within_bytes
+
+        def cut(model: QuantizedModel) -> QuantizedModel:
+            if words is None:
+                return model
+            count = words if isinstance(words, int) else None
+            given = calibration or () if isinstance(words, int) else words
+            texts = [text for text in given if not isinstance(text, Mapping)]
+            return cut_vocabulary(model, texts, count, held or packaged_texts("heldout.txt"))
+
+        model = cut(model)
+        if self.max_bytes is not None:
+            return within_bytes(model, self.max_bytes)
+        return with_word_bits(model, int(self.word_table_bits or 8))
+
+
 def command(
     model: Path,
     *,
@@ -73,7 +135,7 @@ def command(
     source: HeadOptions,
     widen: bool = False,
     limit: MaybeOne = None,
-    vocabulary: Annotated[str | None, Option(metavar="TEXTS|N")] = None,
+    size: SizeOptions,
     search: SearchOptions,
     task: TaskOptions,
     verbose: bool = False,
@@ -95,10 +157,6 @@ def command(
         is quantised in a fifth of the time; best has a third of the error, which costs next to
         nothing where the target multiplies 16 bits (AVX2, Cortex-M0 to -M7), and nearly twice the
         time where it multiplies bytes. [default: default]
-    vocabulary
-        Keep fewer words: those of a file of texts, or the N most frequent ones of the calibration
-        texts and, where these have fewer, of the tokenizer's own order. Texts of kept words have
-        the same integers as before; of others the words fall into smaller pieces.
     seq_len
         Truncate the calibration texts to this many tokens. [default: 128, or all positions of the
         model where these are fewer]
@@ -131,13 +189,12 @@ def command(
     from ..model.artefact import ARTEFACT
     from ..progress import progress
 
-    words = None if vocabulary is None else _words(vocabulary)
+    words = size.check()
     wanted = None if seq_len is None else parse_size("--seq-len", seq_len)
     other = preset not in (None, "accurate")
     given = {"--fidelity": fidelity, "--observer": observer, "--preset": other, "--widen": widen}
-    _check_search(
-        search, task, vocabulary is not None, [option for option, value in given.items() if value]
-    )
+    chosen = [option for option, value in given.items() if value]
+    _check_search(search, task, words is not None, chosen)
     samples = None if task.task is None else task.read()
     held = None if search.heldout is None else read_texts("--heldout", search.heldout)
     named = _calibration_columns(calibration, calibration_columns)
@@ -181,23 +238,23 @@ def command(
                 widen=widen,
                 progress=line.advance,
             )
-        if words is not None:
-            quantized = _with_words(quantized, words, batches, held)
+        quantized = size.of(quantized, words, batches, held)
     quantized.save(output)
-    chosen = quantized.quantization["calibration"]
-    used = batches and spread(batches, chosen.get("options", {}).get("most_texts"))
+    how = quantized.quantization["calibration"]
+    used = batches and spread(batches, how.get("options", {}).get("most_texts"))
     document: JsonDict = {
         "output": str(output),
         "preset": quantized.preset,
-        "fidelity": chosen.get("fidelity"),
-        "observer": chosen.get("options", {}).get("observer"),
+        "fidelity": how.get("fidelity"),
+        "observer": how.get("options", {}).get("observer"),
         "head": quantized.info.head,
         "architecture": quantized.info.architecture,
         "calibration_texts": _sequences(used),
-        "calibration_sequences": chosen.get("sequences", 0),
+        "calibration_sequences": how.get("sequences", 0),
         "notes": list(quantized.info.notes),
         "seq_len": length,
         "parameter_bytes": quantized.num_bytes,
+        "word_table_bits": quantized.quantization.get("word_table_bits", 8),
         "seconds": round(time.perf_counter() - started, 3),
     }
 
@@ -228,6 +285,8 @@ def command(
         shown.append(_table_of(found))
     if cut is not None:
         shown.append(_cut_line(cut))
+    if document["word_table_bits"] != 8:
+        shown.append(f"table of words: {document['word_table_bits']} bits")
     if source_scales is not None:
         from ..quantization.source_scales import artefact_lines
 
@@ -314,26 +373,6 @@ def _table_of(found: Found) -> Table:
         for t in found.trials
     ]
     return Table(("tried", "predicted cost", "drop", ""), rows)
-
-
-def _words(text: str) -> int | list[str]:
-    """Read --vocabulary: a number of pieces, or the texts of a file."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    return read_texts("--vocabulary", Path(text))
-
-
-def _with_words(
-    model: QuantizedModel, words: int | list[str], calibration: Any, held: list[str] | None
-) -> QuantizedModel:
-    """The model with the words that were asked for."""
-    from ..quantization.vocabulary import cut_vocabulary
-
-    count = words if isinstance(words, int) else None
-    given = calibration or () if isinstance(words, int) else words
-    texts = [text for text in given if not isinstance(text, Mapping)]
-    held = packaged_texts("heldout.txt") if held is None else held
-    return cut_vocabulary(model, texts, count, held)
 
 
 def _cut_line(cut: JsonDict) -> str:

@@ -55,6 +55,7 @@ _SCHEMA = {
     "calibration?": {},
     "source_scales?": _SOURCE_SCALES,
     "vocabulary?": {"*": INTEGER},
+    "word_table_bits?": INTEGER,
 }
 
 

@@ -106,6 +106,7 @@ def test_quantize_says_what_it_did(
         "calibration_sequences": 3,
         "seq_len": 8,
         "notes": [],
+        "word_table_bits": 8,
     }
     inspected = ibert("inspect", output, "--json").document
     assert inspected["preset"] == "paper"
@@ -234,7 +235,8 @@ def test_fewer_words_through_every_command(
     pieces = len(_SPECIAL) + len(set(" ".join(_TEXTS[:2]).split()))
     line = ibert(*words, "--vocabulary", str(pieces), "--heldout", texts).stdout
     assert f"vocabulary: {pieces} of {len(_SPECIAL) + len(_WORDS)} pieces; " in line
-    outcome = ibert(*words, "--vocabulary", corpus, "--heldout", texts, "--json")
+    small = ("--vocabulary", corpus, "--heldout", texts, "--word-table-bits", "4")
+    outcome = ibert(*words, *small, "--json")
     assert outcome.code == 0, outcome.stderr
     said = outcome.document["vocabulary"]
     assert (said["pieces"], said["pieces_before"]) == (pieces, len(_SPECIAL) + len(_WORDS))

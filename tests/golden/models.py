@@ -24,6 +24,7 @@ from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import CalibrationOptions, calibrate, options_of
 from ibert_tvm.quantization.table import TableBuilder
 from ibert_tvm.quantization.weights import nearest, row_scales
+from ibert_tvm.quantization.word_table import with_word_bits
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
@@ -61,6 +62,10 @@ class Golden:
         A model of a real size.
     fast
         Part of the default tests, with a digest for every name.
+    word_bits
+        Of its table of words.
+    scales_of
+        Another model whose entry of the table it shares; "" for its own.
     """
 
     source: str
@@ -69,6 +74,8 @@ class Golden:
     options: CalibrationOptions = _DEFAULT
     whole: bool = False
     fast: bool = False
+    word_bits: int = 8
+    scales_of: str = ""
 
 
 # How well these are quantised does not matter.
@@ -79,6 +86,9 @@ MODELS = {
     "bert-paper": Golden("bert", "paper", fast=True),
     "bert-default": Golden("bert", options=_CLOSE, fast=True),
     "bert-best": Golden("bert", options=options_of("best"), fast=True),
+    "bert-words-4": Golden(
+        "bert", options=_CLOSE, fast=True, word_bits=4, scales_of="bert-default"
+    ),
     "bert-mean": Golden("bert-mean"),
     "bert-mean-paper": Golden("bert-mean", "paper"),
     "bert-classifier": Golden("bert-classifier"),
@@ -185,7 +195,7 @@ def table(name: str) -> QuantizationTable:
     model = canonical(golden.source)
     if golden.scales:
         return calibrate(model, None, golden.preset, golden.options)[0]
-    stored = tables()[name]
+    stored = tables()[golden.scales_of or name]
     sections = {
         section: {key: _activation(*kept) for key, kept in stored[section].items()}
         for section in _SECTIONS
@@ -208,9 +218,10 @@ def quantized(name: str) -> QuantizedModel:
     model = canonical(MODELS[name].source)
     lowered = lower_to_integer(model.module, model.parameters, chosen)
     quantization = {"preset": chosen.preset, **lowered.scales, "calibration": {}}
-    return QuantizedModel(
+    whole = QuantizedModel(
         read_program(lowered.module), lowered.parameters, model.info, quantization
     )
+    return with_word_bits(whole, MODELS[name].word_bits)
 
 
 # -- inputs ------------------------------------------------------------------------------------

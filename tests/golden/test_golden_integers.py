@@ -39,11 +39,12 @@ SLOW = pytest.mark.slow
 # The others have no kernel that none of these has.
 COMPILED = ("bert", "bert-paper", "odd", "roberta", "distilbert", "electra", "deit", "ibert")
 COMPILED += ("ibert-mean", "qdq", "qdq-widened", "minilm", "minilm-paper", "bert-base")
-COMPILED += ("bert-default", "bert-best", "minilm-default")
+COMPILED += ("bert-default", "bert-best", "bert-words-4", "minilm-default")
 # One for each source of models, preset and fidelity; the others are for the record.
-KINDS = ("bert-default", "bert-best", "bert-paper", "odd", "deit", "ibert", "qdq", "minilm-default")
+KINDS = ("bert-default", "bert-best", "bert-words-4", "bert-paper", "odd", "deit", "ibert", "qdq")
+KINDS += ("minilm-default",)
 CLOSE = ("bert-default", "bert-best")
-ON_TARGETS = (*CLOSE, "odd-paper", "ibert")
+ON_TARGETS = (*CLOSE, "bert-words-4", "odd-paper", "ibert")
 # `default` on each of a family, the others on one of them, and on all in the record.
 BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv7-neon")
 MICROCONTROLLERS = ("cortex-m0", "cortex-m4", "cortex-m55", "rv32imc")
@@ -51,7 +52,9 @@ MICROCONTROLLERS = ("cortex-m0", "cortex-m4", "cortex-m55", "rv32imc")
 # 0.1% of each other, so that last bits decide between them.
 NOT_CALIBRATED = ("bert-base", "ibert-accurate")
 CALIBRATED = [
-    name for name, golden in MODELS.items() if not golden.scales and name not in NOT_CALIBRATED
+    name
+    for name, golden in MODELS.items()
+    if not (golden.scales or golden.scales_of or name in NOT_CALIBRATED)
 ]
 
 
@@ -85,7 +88,8 @@ def test_the_library_for_this_machine_gives_the_golden_outputs(name: str, tmp_pa
 
 def test_every_model_has_digests_and_what_it_needs_in_the_table() -> None:
     assert list(digests.stored()) == list(MODELS)
-    assert {n for n, golden in MODELS.items() if not golden.scales} <= tables().keys()
+    needed = {g.scales_of or name for name, g in MODELS.items() if not g.scales}
+    assert needed <= tables().keys()
 
 
 def test_one_bit_makes_another_digest() -> None:

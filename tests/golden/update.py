@@ -57,7 +57,7 @@ def update_tables(names: list[str]) -> None:
     tables.cache_clear()
     for name in names:
         golden = MODELS[name]
-        if not golden.scales:
+        if not golden.scales and not golden.scales_of:
             model = canonical(golden.source)
             table, _ = calibrate(model, calibration(name), golden.preset, golden.options)
             document[name] = stored_activations(table, smoothing=name != "bert-base")

@@ -91,6 +91,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "max_pool": [{}],
     "mean_pool": [{"fraction_bits": 6}],
     "multiply": [{}],
+    "nibble_embedding": [{"shift": 7, "channels": 17}],
     "operand_part": [{"part": "low", "dtype": "int8", "zero_point": 5}],
     "pack_tokens": [{}],
     "patches": [{"patch_height": 3, "patch_width": 2}],

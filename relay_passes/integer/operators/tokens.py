@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from ...dialect.record import Operand
+from typing import ClassVar
+
+from ...dialect.record import Dims, Operand
 from ...dialect.rules import PrependTokensRule, SliceTokensRule, UnfoldTokensRule
+from ...spec import nibbles
 from ...spec.fixed_point import requantise
 from ...spec.values import not_equal, select
 from ..borders import Axis, filled
@@ -11,7 +14,7 @@ from ..checks import check_attribute, check_shift
 from ..domain import Domain, Entry, Index, T
 from ..operator import Operator, per_channel
 from ..traits import Traits
-from ..types import INDEX, LARGEST_INDEX, MASK, NARROW
+from ..types import INDEX, LARGEST_INDEX, MASK, NARROW, Dim
 
 
 class Embedding(Operator):
@@ -28,7 +31,7 @@ class Embedding(Operator):
 
     shift: int = 0
 
-    OPERANDS = (
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (
         Operand("ids", INDEX, "b s", by_token=True),
         Operand("table", ("int8", "int16"), "V C", rows_of="ids"),
         Operand("multiplier", ("int32",), "1|V", rows_of="ids"),
@@ -49,6 +52,65 @@ class Embedding(Operator):
             return requantise(table[row, channel], per_channel(multiplier, row), self.shift)
 
         return domain.define("embedded", (batch * seq_len, channels), entry, "int32")
+
+
+class NibbleEmbedding(Embedding):
+    """``requantise(entry[id], multiplier, shift)``, of a table in half bytes.
+
+    What an entry is, and how a table is packed, says `ibert_tvm.relay_passes.spec.nibbles`.
+
+    Parameters
+    ----------
+    channels
+        Entries of a row.
+    """
+
+    channels: int = 0
+
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (
+        Operand("ids", INDEX, "b s", by_token=True),
+        Operand("table", ("uint8",), "V H", rows_of="ids"),
+        Operand("scales", ("uint8",), "V G", rows_of="ids"),
+        Operand("rows", ("uint8",), "V", rows_of="ids"),
+        Operand("multiplier", ("int32",), "1"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_attribute(self, "channels", 1, LARGEST_INDEX)
+
+    def check_dims(self, dims: Dims) -> None:
+        """The bytes of a row are those of its channels."""
+        needed = nibbles.bytes_of(self.channels)
+        if (dims["H"], dims["G"]) != needed:
+            raise self.refused(
+                f"rows of {dims['H']} bytes with {dims['G']} bytes of scales",
+                f"{self.channels} channels take {needed[0]} and {needed[1]}",
+                "quantise the model again",
+            )
+
+    def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
+        """[b, s, channels]."""
+        return (dims["b"], dims["s"], self.channels)
+
+    def body(self, domain: Domain[T], **operands: T) -> T:
+        ids, table, scales = (operands[name] for name in ("ids", "table", "scales"))
+        (batch, seq_len), rows = ids.shape, operands["rows"]
+        multiplier = operands["multiplier"]
+
+        def entry(token: Index, channel: Index) -> Entry:
+            row = domain.lookup(ids[token // seq_len, token % seq_len], rows.shape[0], ids)
+            group, within = channel // nibbles.GROUP, channel % nibbles.GROUP
+            value = nibbles.entry_of(
+                table[row, group * nibbles.HALF + within % nibbles.HALF],
+                domain.number(within // nibbles.HALF, 0, 1),
+                scales[row, group // 2],
+                domain.number(group % 2, 0, 1),
+                rows[row],
+            )
+            return requantise(value, multiplier[0], self.shift)
+
+        return domain.define("embedded", (batch * seq_len, self.channels), entry, "int32")
 
 
 class MaskTokens(Operator):

@@ -1,0 +1,184 @@
+"""The table of words in 4 bits: half of what a sentence encoder's integers take.
+
+A table that the ids look up is rewritten, from its 8 bits, in half bytes by groups with a small
+scale each (`ibert_tvm.relay_passes.spec.nibbles`). Nothing else of the program changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.relay_passes.spec import nibbles
+from ibert_tvm.relay_passes.spec.nibbles import NibbleRows
+
+from ..common.errors import UsageError, VerificationError
+from ..common.types import Array
+from ..model.artefact import QuantizedModel
+
+WORD_BITS = (8, 4)
+_IDS = "input_ids"
+_ROWS_AT_ONCE = 4096
+# Steps of a group beside the one at which its largest entry is not clipped, in steps of its row.
+_STEPS = (0, -1, -2, -3)
+
+
+def with_word_bits(model: QuantizedModel, bits: int) -> QuantizedModel:
+    """Return the model with its table of words in so many bits.
+
+    Parameters
+    ----------
+    model
+        Of 8 bits; it is left as it is.
+    bits
+        8 or 4.
+
+    Raises
+    ------
+    UsageError
+        If the model has no table of words of 8 bits, or another number of bits is asked for.
+    """
+    from ibert_tvm.relay_passes.integer.operators.tokens import Embedding, NibbleEmbedding
+    from ibert_tvm.relay_passes.integer.program import Step
+    from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+    from ibert_tvm.relay_passes.integer.types import TensorType
+    from ibert_tvm.relay_passes.lower.forms import multipliers
+
+    if bits not in WORD_BITS:
+        raise UsageError(
+            f"a table of words in {bits} bits",
+            why=f"there are forms of {' and '.join(map(str, WORD_BITS))} bits",
+            todo="choose one of them",
+        )
+    if bits == 8:
+        return model
+    arrays: dict[str, Array] = dict(model.parameters)
+
+    def narrow(step: Step) -> Step:
+        operator = step.operator
+        if not isinstance(operator, Embedding) or step.operands["ids"] != _IDS:
+            return step
+        table = model.parameters[step.operands["table"]]
+        if table.dtype != np.int8:
+            return step
+        factors = np.ldexp(model.parameters[step.operands["multiplier"]], -operator.shift)
+        packed, unit = packed_rows(table, np.broadcast_to(factors, len(table)))
+        dyadic = multipliers(np.array([unit]), nibbles.LARGEST)
+        made = {
+            f"{step.name}.{what}": array
+            for what, array in (
+                ("table", packed.table),
+                ("scales", packed.scales),
+                ("rows", packed.rows),
+                ("multiplier", dyadic.multipliers),
+            )
+        }
+        arrays.update(made)
+        return Step(
+            NibbleEmbedding(operator.name, dyadic.shift, table.shape[1]),
+            {"ids": _IDS, **{name.rpartition(".")[2]: name for name in made}},
+            step.type,
+        )
+
+    steps = tuple(map(narrow, model.program.steps))
+    if steps == model.program.steps:
+        raise UsageError(
+            "the model has no table of words of 8 bits",
+            why="no ids look one up",
+            todo="leave --word-table-bits out",
+        )
+    read = {name for step in steps for name in step.operands.values()}
+    arrays = {name: array for name, array in arrays.items() if name in read}
+    types = {name: TensorType(array.shape, str(array.dtype)) for name, array in arrays.items()}
+    program = replace(model.program, steps=steps, parameters=types)
+    analyse_ranges(program, arrays)
+    how = {**model.quantization, "word_table_bits": bits}
+    return replace(model, program=program, parameters=arrays, quantization=how)
+
+
+def within_bytes(model: QuantizedModel, most: int) -> QuantizedModel:
+    """Return the form of a model that loses least of those that fit.
+
+    Parameters
+    ----------
+    model
+        Of 8 bits.
+    most
+        Bytes that its integers may take.
+
+    Raises
+    ------
+    VerificationError
+        If none fits; says what the least takes.
+    """
+    found = []
+    for bits in WORD_BITS:
+        made = with_word_bits(model, bits)
+        if made.num_bytes <= most:
+            return made
+        found.append(f"with a table of words in {bits} bits they take {made.num_bytes}")
+    raise VerificationError(
+        f"no form of the model's integers fits {most} bytes",
+        where="--max-bytes",
+        why="; ".join(found),
+        todo="keep fewer words (--vocabulary), or allow more bytes",
+    )
+
+
+def packed_rows(table: NDArray[np.int8], factors: NDArray[np.float64]) -> tuple[NibbleRows, float]:
+    """Round rows to half bytes.
+
+    Parameters
+    ----------
+    table
+        [V, C].
+    factors
+        What an entry of each row stands for, [V].
+
+    Returns
+    -------
+    packed : NibbleRows
+    unit
+        What an entry of it stands for.
+    """
+    parts = [
+        np.abs(table[at : at + _ROWS_AT_ONCE].astype(np.int16)).max(axis=1)
+        for at in range(0, len(table), _ROWS_AT_ONCE)
+    ]
+    # The step of a row's coarsest group: its largest entry is then the largest half byte.
+    steps = np.concatenate(parts) * factors / (nibbles.MOST * nibbles.LARGEST_SCALE)
+    unit = float(steps.max(initial=0.0)) / nibbles.LARGEST_ROW or 1.0
+    rows = np.clip(np.rint(steps / unit), 1, nibbles.LARGEST_ROW).astype(np.int64)
+    packed = []
+    for at in range(0, len(table), _ROWS_AT_ONCE):
+        part = slice(at, at + _ROWS_AT_ONCE)
+        real = table[part].astype(np.float64) * (factors[part] / (unit * rows[part]))[:, None]
+        entries, scales = _rounded(_by_group(real))
+        packed.append(NibbleRows.pack(entries, scales, rows[part]))
+    names = ("table", "scales", "rows")
+    whole = {name: np.concatenate([getattr(one, name) for one in packed]) for name in names}
+    return NibbleRows(**whole), unit
+
+
+def _by_group(real: NDArray[np.float64]) -> NDArray[np.float64]:
+    missing = -real.shape[1] % nibbles.GROUP
+    return np.pad(real, ((0, 0), (0, missing))).reshape(len(real), -1, nibbles.GROUP)
+
+
+def _rounded(groups: NDArray[np.float64]) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+    """Half bytes [V, groups, 32] and scales [V, groups] of the least squared error."""
+    first = np.ceil(np.abs(groups).max(axis=2) / nibbles.MOST - 1e-3)
+    best = np.zeros(first.shape, np.int64)
+    entries = np.zeros(groups.shape, np.int8)
+    least = np.full(first.shape, np.inf)
+    for step in _STEPS:
+        scale = np.clip(first + step, 1, nibbles.LARGEST_SCALE)[..., None]
+        found = np.clip(np.rint(groups / scale), nibbles.LEAST, nibbles.MOST)
+        error = ((found * scale - groups) ** 2).sum(axis=2)
+        better = error < least
+        least = np.where(better, error, least)
+        best = np.where(better, scale[..., 0], best).astype(np.int64)
+        entries = np.where(better[..., None], found, entries).astype(np.int8)
+    return entries, best
