@@ -53,9 +53,9 @@ class Encoder(Vectors, Predictions):
     prompts, default_prompt_name, similarity_fn_name, truncate_dim
         In the place of the source's settings; prompts of other names stay.
     refine
-        Where a library is made of a model: quantise it with the fidelity `quick` at first, and let
-        the library of the default fidelity take its place when another process has made it. The
-        vectors of texts change then.
+        A library that is made of a float model has the fidelity `quick`, for a first use. Let one
+        of the default fidelity take its place, here and later, when another process has made it.
+        The vectors of texts change then.
     revision, cache_folder
         Of a name on the hub: which commit, and where to look; see `ibert_tvm.encoder.hub`.
     local_files_only
@@ -132,10 +132,10 @@ class Encoder(Vectors, Predictions):
                     from . import prepared  # brings the compiler along
 
                     wanted = prepared.Options(target, head, max_seq_length)
-                    refine = refine and is_source(path) and not prepared.is_prepared(path, wanted)
-                    made = prepared.prepared_library(path, replace(wanted, first=refine))
+                    first = is_source(path) and not prepared.is_prepared(path, wanted)
+                    made = prepared.prepared_library(path, replace(wanted, first=first))
                     self.library = load_library(made, **options)
-                    if refine:
+                    if first and refine:
                         exchange = partial(_exchange, weakref.ref(self), options)
                         prepared.prepare_apart(path, wanted, exchange)
                 else:
