@@ -19,8 +19,8 @@ HANGUL_BASE, HANGUL_COUNT = 0xAC00, 11172
 """Syllables whose parts are computed."""
 _SURROGATES = range(0xD800, 0xE000)
 _BLOCK = 256
-_INERT = "\U00010380"
-"""A letter that no component changes, drops, joins or makes of another."""
+_INERT, _INERT_MARK = "\U00010380", "\U0010ff00"
+"""A letter, and a private character, that no component makes of another or joins with one."""
 
 
 def component(section: str, record: str) -> Any:
@@ -60,8 +60,9 @@ def character_map(normalize: Callable[[str], str]) -> CharacterMap:
         if not made:
             found |= dict.fromkeys(map(ord, block), "")
             continue
-        block = block.replace(_INERT, "")
-        parts = normalize(_INERT.join(block)).split(_INERT)
+        between = _INERT if normalize(_INERT) == _INERT else _INERT_MARK
+        block = block.replace(between, "")
+        parts = normalize(between.join(block)).split(between)
         for character, part in zip(block, parts, strict=True):
             if part != character:
                 found[ord(character)] = part
@@ -86,20 +87,25 @@ def combining_classes(decompose: Callable[[str], str]) -> dict[int, int]:
     decompose
         NFD of the package.
     """
-    known = {unicodedata.combining(chr(code)): chr(code) for code in range(0x1F000, 0x2FF, -1)}
-    marks = {number: mark for number, mark in sorted(known.items()) if number}
-    lowest, highest = marks[min(marks)], marks[max(marks)]
+    lowest, highest = "\u0334", "\u0345"  # of the classes 1 and 240
 
     def swapped(text: str) -> bool:
-        return len(text) == 2 and decompose(text) == text[::-1]
+        return text != text[::-1] and decompose(text) == text[::-1]
 
+    def is_mark(character: str) -> bool:
+        return swapped(highest + character) or swapped(character + lowest)
+
+    # A mark that Python knows and the package does not is no member of a class.
+    listed = [chr(code) for code in range(0x1F000, 0x2FF, -1) if unicodedata.combining(chr(code))]
+    known = {unicodedata.combining(mark): mark for mark in listed if is_mark(mark)}
+    marks = dict(sorted(known.items()))
     found = {}
     for block in _blocks():
         between = [mark.join(block) for mark in (lowest, highest)]
         if [*map(decompose, between)] == between:
             continue
         for character in block:
-            if swapped(highest + character) or swapped(character + lowest):
+            if is_mark(character):
                 found[ord(character)] = next(
                     number
                     for number, mark in marks.items()

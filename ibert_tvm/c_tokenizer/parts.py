@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..common.strict_json import JsonDict
-from .code_points import ALONE, DROPPED, component, word_classes
+from .code_points import ALONE, DROPPED, character_map, component, word_classes
 from .errors import check_plain, refused
 from .tables import Array, CodePointTable
 from .trie import SAMPLED, Trie
@@ -57,6 +57,8 @@ def words_part(record: JsonDict | None) -> Part:
         If it is not implemented.
     """
     steps = _flat(record, "pretokenizers")
+    if [step["type"] for step in steps] == ["ByteLevel"]:
+        return _byte_level(steps[0])
     for step in steps:
         if step["type"] not in _BY_CLASS:
             raise refused("pre_tokenizer", f"{step['type']} is none of {', '.join(_BY_CLASS)}")
@@ -74,6 +76,31 @@ def _class_table(record: str) -> CodePointTable:
     if classes is None:
         raise refused("pre_tokenizer", "it does not look at single characters")
     return CodePointTable.of("word_class", {code: one ^ _USUAL for code, one in classes.items()})
+
+
+def _byte_level(step: JsonDict) -> Part:
+    """GPT-2's expression; its classes are those of the engine that the package searches with."""
+    if not step["use_regex"]:
+        raise refused("pre_tokenizer", "ByteLevel does not cut text into words")
+    table = _expression_classes()
+    return Part("byte_level.c.in", {"prefix_space": bool(step["add_prefix_space"])}, (table,))
+
+
+@functools.cache
+def _expression_classes() -> CodePointTable:
+    classes: dict[int, int] = {}
+    for number, expression in enumerate((r"\p{L}", r"\p{N}", r"\s"), start=1):
+        record = {"type": "Replace", "pattern": {"Regex": expression}, "content": ""}
+        replacing = component("normalizer", json.dumps(record))
+        classes |= dict.fromkeys(character_map(replacing.normalize_str), number)
+    return CodePointTable.of("character_class", classes)
+
+
+def byte_alphabet() -> dict[str, int]:
+    """Bytes by the characters that byte-level vocabularies write them with."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {chr(byte): byte for byte in plain} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
 def _flat(record: JsonDict | None, key: str) -> list[JsonDict]:
@@ -112,12 +139,55 @@ def _word_piece(record: JsonDict) -> Part:
         "continuing": "NOWHERE" if continuing is None else continuing,
         "longest_word": longest,
         "work_bytes": 4 * longest,
+        "per_byte": 0,
         "bounded": True,
     }
     return Part("word_piece.c.in", values, arrays=trie.arrays)
 
 
-_MODELS: dict[str, Callable[[JsonDict], Part]] = {"WordPiece": _word_piece}
+def _byte_pairs(record: JsonDict) -> Part:
+    """Each token is made by one pair, so that its left part's length says which."""
+    check_plain("model", {**record, "vocab": None, "merges": None}, _PLAIN_PAIRS)
+    alphabet = byte_alphabet()
+    vocabulary = {
+        bytes(map(alphabet.__getitem__, token)): number
+        for token, number in record["vocab"].items()
+        if {*token} <= alphabet.keys()
+    }
+    missing = [byte for byte in range(256) if bytes((byte,)) not in vocabulary]
+    if missing:
+        raise refused("model", f"the vocabulary lacks the byte {missing[0]}")
+    lefts = [0] * (max(vocabulary.values()) + 1)
+    ranks = [0] * len(lefts)
+    for rank, merge in enumerate(record["merges"]):
+        left, right = merge.split(" ") if isinstance(merge, str) else merge
+        number = record["vocab"][left + right]
+        if lefts[number]:
+            raise refused("model", f"two merges make {left + right!r}")
+        lefts[number], ranks[number] = len(left), rank
+    made = [rank for left, rank in zip(lefts, ranks, strict=True) if left]
+    ranked = made != sorted(made)
+    trie = Trie.of("vocabulary", vocabulary)
+    arrays = (Array("merge_lefts", lefts), *([Array("merge_ranks", ranks)] if ranked else []))
+    values = {
+        "SAMPLED": SAMPLED,
+        "ranked": ranked,
+        "ignore_merges": bool(record.get("ignore_merges")),
+        **_working(_LONGEST_WORD, 8),
+    }
+    return Part("byte_pairs.c.in", values, arrays=(*trie.arrays, *arrays))
+
+
+def _working(longest: int, per_byte: int) -> dict[str, object]:
+    """Memory for words that may be longer: of bytes as they are, and for each of them more."""
+    work = longest * (1 + per_byte)
+    return {"longest_word": longest, "per_byte": per_byte, "work_bytes": work, "bounded": False}
+
+
+_LONGEST_WORD = 512
+"""Bytes of a word that the memory is for that headers ask for."""
+_PLAIN_PAIRS: dict[str, object] = {"ignore_merges": True}
+_MODELS: dict[str, Callable[[JsonDict], Part]] = {"BPE": _byte_pairs, "WordPiece": _word_piece}
 
 
 @dataclass(frozen=True)

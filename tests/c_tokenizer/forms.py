@@ -7,6 +7,9 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import models, pre_tokenizers, processors, trainers
+
 from ibert_tvm.c_tokenizer.host import HostTokenizer, check_same
 from ibert_tvm.c_tokenizer.source import c_tokenizer
 from ibert_tvm.model.tokenization import Tokenizer
@@ -91,6 +94,29 @@ def word_piece(normalizer: dict[str, Any] | None = None, **changes: Any) -> dict
         },
         **changes,
     }
+
+
+def byte_pairs(prefix_space: bool = False, **changes: object) -> dict[str, Any]:
+    """RoBERTa's tokenizer.json with few merges; `changes` are of its parts, or of its model."""
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    fast = FastTokenizer(models.BPE())
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    fast.train_from_iterator([*SENTENCES, *lines(300, seed=3)], trainer)
+    fast.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    document: dict[str, Any] = json.loads(fast.to_str())
+    document["added_tokens"] = [
+        added(text, number, normalized=number != 4, lstrip=number == 4)
+        for number, text in enumerate(special)
+    ]
+    for key, value in changes.items():
+        (document if key in document else document["model"])[key] = value
+    return document
 
 
 def host_of(tokenizer: Tokenizer, *flags: str) -> HostTokenizer:

@@ -12,7 +12,7 @@ from ibert_tvm.common.errors import ModelError
 from ibert_tvm.model.tokenization import Tokenizer
 from tests.examples import examples
 
-from .forms import TEXTS, added, compare, host_of, lines, tokenizer_of, word_piece
+from .forms import TEXTS, added, byte_pairs, compare, host_of, lines, tokenizer_of, word_piece
 
 
 def _bert(**changes: object) -> dict[str, Any]:
@@ -53,8 +53,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     ),
 }
 
+FAMILIES |= {
+    "byte pairs": byte_pairs(),
+    "space before": byte_pairs(
+        True,
+        normalizer={"type": "NFC"},
+        added_tokens=[added("<mask>", 4, lstrip=True)],
+        ignore_merges=True,
+    ),
+}
 
-@pytest.mark.parametrize("family", examples([*FAMILIES], "NFKC", "trimmed"))
+
+@pytest.mark.parametrize("family", examples([*FAMILIES], "NFKC", "trimmed", "byte pairs"))
 def test_every_family_in_every_script(family: str) -> None:
     tokenizer = tokenizer_of(FAMILIES[family])
     host = host_of(tokenizer)
@@ -72,6 +82,15 @@ def test_long_texts_are_cut(side: str) -> None:
             assert host.ids(text.encode(), length) == batch.input_ids[0].tolist()
     with pytest.raises(ValueError, match="status 15"):
         host.ids(b"", 1)
+
+
+def test_a_word_beyond_the_memory() -> None:
+    tokenizer = tokenizer_of(byte_pairs())
+    form = c_tokenizer(tokenizer)
+    word = "abc" * 300
+    with pytest.raises(ValueError, match="status 16"):
+        HostTokenizer(form).ids(word.encode(), 1000)
+    compare(HostTokenizer(form, work_bytes=9 * 904), tokenizer, [word, f"{word} {word}"])
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,17 @@ import pytest
 
 from ibert_tvm.c_tokenizer.errors import TokenizerFormError
 from ibert_tvm.c_tokenizer.host import check_same
+from ibert_tvm.c_tokenizer.parts import byte_alphabet
 from ibert_tvm.c_tokenizer.source import c_tokenizer
 from ibert_tvm.common.errors import VerificationError
 from tests.snapshots import Messages
 
-from .forms import added, tokenizer_of, word_piece
+from .forms import added, byte_pairs, tokenizer_of, word_piece
 
 _REPLACE = {"type": "Replace", "pattern": {"String": "ab"}, "content": "c"}
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+_PIECES = [*byte_alphabet(), "ab", "bc", "abc"]
+_BYTES = {piece: number for number, piece in enumerate(_PIECES)}
 REFUSED: dict[str, dict[str, Any]] = {
     "a normaliser": word_piece({"type": "Strip", "strip_left": True, "strip_right": True}),
     "a replacement": word_piece(_REPLACE),
@@ -24,6 +28,10 @@ REFUSED: dict[str, dict[str, Any]] = {
         pre_tokenizer={"type": "Punctuation", "behavior": "MergedWithNext"}
     ),
     "a model": word_piece(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}),
+    "a pair twice": byte_pairs(merges=[["a", "bc"], ["ab", "c"]], vocab=_BYTES),
+    "a byte less": byte_pairs(merges=[], vocab={"a": 0}),
+    "a suffix": byte_pairs(end_of_word_suffix="</w>"),
+    "no expression": byte_pairs(pre_tokenizer={**_BYTE_LEVEL, "use_regex": False}),
     "single words": word_piece(added_tokens=[added("[MASK]", 4, single_word=True)]),
     "added behind": word_piece(added_tokens=[added("[MASK]", 4, normalized=True)]),
     "a space in an added token": word_piece(added_tokens=[added(" x", 4)]),
