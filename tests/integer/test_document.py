@@ -101,6 +101,7 @@ def _of_record(operator: Operator, static: bool, optional: bool) -> Program:
     length = 5 if operator.OP == "integer.add_positions" else length  # as long as its table
     extents: dict[str, Any] = {"b": batch, "s": length, "n": batch + 1, "1": 1}
     extents |= {"C": 12, "K": 6, "N": 4, "V": 9, "H": 2, "W": 4, "D": 15, "P": 8, "R": 4}
+    extents |= {"B": 16, "G": 1}
     if operator.OP == "integer.patches":
         extents["H"] = 6
     inputs, parameters = {}, {}

@@ -69,7 +69,7 @@ class NibbleEmbedding(Embedding):
 
     OPERANDS: ClassVar[tuple[Operand, ...]] = (
         Operand("ids", INDEX, "b s", by_token=True),
-        Operand("table", ("uint8",), "V H", rows_of="ids"),
+        Operand("table", ("uint8",), "V B", rows_of="ids"),
         Operand("scales", ("uint8",), "V G", rows_of="ids"),
         Operand("rows", ("uint8",), "V", rows_of="ids"),
         Operand("multiplier", ("int32",), "1"),
@@ -82,9 +82,9 @@ class NibbleEmbedding(Embedding):
     def check_dims(self, dims: Dims) -> None:
         """The bytes of a row are those of its channels."""
         needed = nibbles.bytes_of(self.channels)
-        if (dims["H"], dims["G"]) != needed:
+        if (dims["B"], dims["G"]) != needed:
             raise self.refused(
-                f"rows of {dims['H']} bytes with {dims['G']} bytes of scales",
+                f"rows of {dims['B']} bytes with {dims['G']} bytes of scales",
                 f"{self.channels} channels take {needed[0]} and {needed[1]}",
                 "quantise the model again",
             )
