@@ -55,7 +55,10 @@ _BY_ROWS = Operands(
 DEPTH_ARGUMENT = 4
 """Place in the call of what says over how many entries it multiplies."""
 
-_OPERANDS = {"smlad": _BY_HALVES, "mla": _BY_ROWS, "muls": _BY_ROWS, "rv32m": _BY_ROWS}
+_OPERANDS = {
+    "smlad": _BY_HALVES,
+    **dict.fromkeys(("mla", "muls", "rv32m", "rv64m"), _BY_ROWS),
+}
 
 
 def is_microkernel(dot: DotInstruction) -> bool:

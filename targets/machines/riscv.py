@@ -1,12 +1,13 @@
-"""32-bit RISC-V microcontrollers, without operating system and without floating point."""
+"""RISC-V: microcontrollers of 32 bits without floating point, and boards of 64 bits under Linux."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .code import LOADED, FlowRules, Function, Goes, Instruction, StackError, StackRules, Transfer
-from .record import GCC_INTEGER_HELPERS, BareMetal, Emulator, FloatUse, Machine, Toolchain
+from .record import GCC_INTEGER_HELPERS, BareMetal, Emulator, FloatUse, Linux, Machine, Toolchain
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
@@ -40,6 +41,8 @@ def _transfer(one: Instruction) -> Transfer | None:
     name, operands = one.mnemonic, _operands(one)
     if name == "ret":
         return Transfer(Goes.POINTER, "ra", falls=False)
+    if name == "jalr" and re.fullmatch(r"t1, ?t3", one.operands):  # in the linker's slots
+        return Transfer(Goes.POINTER, "t3", falls=False)
     if name in ("jr", "jalr"):
         # Behind an offset or with another register to return by, nothing here jumps.
         if len(operands) > 1 or "(" in operands[0]:
@@ -54,28 +57,40 @@ def _transfer(one: Instruction) -> Transfer | None:
     return Transfer(Goes.REFUSED) if re.fullmatch(_REFUSED, name) else None
 
 
-def _sources(one: Instruction, register: str) -> tuple[str, ...] | None:
+def _sources(one: Instruction, register: str, pointer: str) -> tuple[str, ...] | None:
     name, operands = one.mnemonic, _operands(one)
     if operands[0] != register or re.fullmatch(_ONLY_READS, name):
         return None
-    if name == "lw":
+    if name == pointer:
         return (LOADED,)
     # Instructions of two and of four bytes are mixed: a sum may be an address inside of one.
     return (operands[1],) if name == "mv" else ()
+
+
+def _sources_32(one: Instruction, register: str) -> tuple[str, ...] | None:
+    return _sources(one, register, "lw")
+
+
+def _sources_64(one: Instruction, register: str) -> tuple[str, ...] | None:
+    return _sources(one, register, "ld")
 
 
 def _reference(_one: Instruction, _thumb: bool) -> int | None:
     return None
 
 
-_FLOW = FlowRules(
-    _transfer,
-    _sources,
-    _reference,
-    arguments=frozenset(f"a{number}" for number in range(8)),
-    preserved=frozenset(f"s{number}" for number in range(12)),
-    link="ra",
-)
+def _flow(sources: Callable[[Instruction, str], tuple[str, ...] | None]) -> FlowRules:
+    return FlowRules(
+        _transfer,
+        sources,
+        _reference,
+        arguments=frozenset(f"a{number}" for number in range(8)),
+        preserved=frozenset(f"s{number}" for number in range(12)),
+        link="ra",
+    )
+
+
+_FLOW_32 = _flow(_sources_32)
 
 
 _NUMBER = r"-?\d\w*"
@@ -134,7 +149,7 @@ def _float_use(elf: ELFFile) -> FloatUse:
             for attribute in part.iter_attributes(_ARCHITECTURE):
                 # rv32i2p1_m2p0_c2p0: extensions with their versions
                 first, *others = re.sub(r"\d+p\d+", "", attribute.value).split("_")
-                extensions |= {*first.removeprefix("rv32"), *others}
+                extensions |= {*first[4:], *others}
     return FloatUse(
         "hard" if elf["e_flags"] & _FLOAT_ABI else "soft",
         bool(extensions & {"f", "d", "q", "zfinx", "zdinx", "zfh", "zhinx"}),
@@ -149,7 +164,7 @@ RISCV32 = Machine(
     bits=32,
     triples=re.compile("riscv32"),
     is_floating_point=_is_floating_point,
-    flow=_FLOW,
+    flow=_FLOW_32,
     float_abis=("soft",),
     float_use=_float_use,
     integer_helpers=GCC_INTEGER_HELPERS,
@@ -160,9 +175,35 @@ RISCV32 = Machine(
     },
     emulator=Emulator("qemu-system-riscv32", "qemu-system-misc", options=("-bios", "none")),
     system=BareMetal(
-        stack=StackRules(_lowered, _FLOW),
+        stack=StackRules(_lowered, _FLOW_32),
         start_up=("startup_riscv.c", "semihosting.c"),
         compilers="defined(__riscv)",
         pointer=1,  # R_RISCV_32
+    ),
+)
+
+RISCV64 = Machine(
+    name="riscv64",
+    title="64-bit RISC-V",
+    elf_machine="EM_RISCV",
+    bits=64,
+    triples=re.compile("riscv64"),
+    is_floating_point=_is_floating_point,
+    flow=_flow(_sources_64),
+    float_abis=("hard",),
+    float_use=_float_use,
+    toolchains={
+        "hard": Toolchain(
+            "riscv64-linux-gnu-gcc",
+            "riscv64-linux-gnu",
+            "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross",
+        )
+    },
+    emulator=Emulator("qemu-riscv64", "qemu-user"),
+    system=Linux(
+        names=("riscv64",),
+        runtimes=("none",),
+        # arch/riscv/include/uapi/asm/hwcap.h of Linux: letters of extensions
+        capabilities={(0, ord(letter) - ord("a")): letter for letter in "imafdcv"},
     ),
 )

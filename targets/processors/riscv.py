@@ -1,12 +1,14 @@
-"""Microcontrollers: 32-bit RISC-V without operating system and without floating point."""
+"""RISC-V: microcontrollers of 32 bits without floating point, and boards of 64 bits under Linux."""
 
 from __future__ import annotations
 
 from ..description import DotInstruction, TargetDescription
-from ..machines.riscv import RISCV32
+from ..machines.riscv import RISCV32, RISCV64
 
-# By a microkernel: one product per instruction and one addition.
+# By microkernels (targets/microkernels): a multiplication and an addition per product, or for two
+# in registers of 64 bits.
 RV32M = DotInstruction("rv32m", "int16", "int8", 4, 1, tile_rows=4, tile_vectors=4)
+RV64M = DotInstruction("rv64m", "int16", "int8", 4, 1, tile_rows=8, tile_vectors=4)
 
 
 def _microcontroller(
@@ -44,3 +46,23 @@ RV32IMC = _microcontroller(
     also=("rv32imac", "esp32-c2", "esp32-c3", "esp32-c6", "esp32-h2"),
 )
 RV32IM = _microcontroller("rv32im", "32-bit RISC-V with multiplication and division")
+RV64GC = TargetDescription(
+    name="rv64gc",
+    description="64-bit RISC-V under Linux, no vectors used (SiFive U74, JH7110, Spacemit K1)",
+    machine=RISCV64,
+    tvm_target={
+        "kind": "llvm",
+        "mcpu": "generic-rv64",
+        "mtriple": "riscv64-linux-gnu",
+        "mattr": ["+m", "+a", "+f", "+d", "+c", "+relax"],
+        "mabi": "lp64d",
+        "vector-width": 128,
+    },
+    dot=RV64M,
+    vector_lanes=1,
+    required_features=tuple("imafdc"),
+    microkernels=("rv64m.c",),
+    float_abi="hard",
+    compiler_flags=("-march=rv64gc", "-mabi=lp64d"),
+    emulated="rv64",
+)

@@ -11,7 +11,7 @@
 
 enum { MOST_ARGUMENTS = 16, GUARD = 64 };
 
-/* Every kernel takes a number of pointers; more than it takes do no harm in the ABIs of ARM. */
+/* Every kernel takes a number of pointers; more than it takes do no harm in the ABIs of ARM and RISC-V. */
 typedef int32_t (*kernel_t)(void *, void *, void *, void *, void *, void *, void *, void *, void *,
                             void *, void *, void *, void *, void *, void *, void *);
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -149,6 +149,35 @@ class BoardKernels:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait()
+
+
+def run_function(
+    target: TargetDescription,
+    sources: Sequence[Path],
+    symbol: str,
+    arguments: Sequence[np.ndarray],
+    flags: Sequence[str] = (),
+) -> tuple[int, list[np.ndarray]]:
+    """Call ``int32_t symbol(void *, ...)`` of C files once; its result, and its arguments then."""
+    sent = [np.ascontiguousarray(array) for array in arguments]
+    words = [np.array([0, len(sent)], "<i4").tobytes()]
+    for array in sent:
+        words += [np.array([array.nbytes], "<i4").tobytes(), array.tobytes()]
+    with tempfile.TemporaryDirectory(prefix="ibert-kernels-") as folder:
+        Path(folder, "kernel_names.h").write_text(f"#define KERNELS(x) x({symbol})\n")
+        program = Path(folder, "program")
+        options = ["-O1", "-std=gnu99", "-static", "-no-pie", f"-I{folder}", *flags]
+        command = [*find_linker(target), *options, str(_MAIN), *map(str, sources)]
+        subprocess.run([*command, "-o", str(program)], check=True)
+        command = [*emulator_command(target), str(program)]
+        done = subprocess.run(command, input=b"".join(words), capture_output=True, check=True)
+    data = np.frombuffer(done.stdout, np.uint8)
+    ends = np.cumsum([4, *(array.nbytes for array in sent)])
+    results = [
+        data[start:end].copy().view(array.dtype).reshape(array.shape)
+        for array, start, end in zip(sent, ends, ends[1:], strict=False)
+    ]
+    return int(data[:4].view("<i4")[0]), results
 
 
 def _read(stream: IO[bytes], count: int) -> bytes:

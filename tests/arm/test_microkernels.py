@@ -21,16 +21,24 @@ from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_sym
 from ibert_tvm.targets.microkernels import microkernel_sources as microkernel_paths
 from ibert_tvm.targets.processors import PROCESSORS
 from ibert_tvm.targets.processors.cortex_m import MLA, MULS, SMLAD
-from ibert_tvm.targets.processors.riscv import RV32M
+from ibert_tvm.targets.processors.riscv import RV32M, RV64M
+from tests.arm.linux_kernels import run_function
 from tests.arm.qemu_board import run_kernel
 from tests.arm.tools import board, needs
 
-TARGETS = {"cortex-m4": SMLAD, "cortex-m3": MLA, "cortex-m0": MULS, "rv32imc": RV32M}
+TARGETS = {
+    "cortex-m4": SMLAD,
+    "cortex-m3": MLA,
+    "cortex-m0": MULS,
+    "rv32imc": RV32M,
+    "rv64gc": RV64M,
+}
 # Around the sizes of the unrolled loops, and the longest rows that models have.
 DEPTHS = {
     "smlad": (4, 8, 28, 32, 36, 60, 64, 384, 3072),
     "mla": (1, 2, 15, 16, 17, 33, 384, 3072),
     "rv32m": (1, 2, 7, 8, 9, 17, 384, 3072),
+    "rv64m": (1, 2, 7, 8, 9, 17, 384, 3072),
     "muls": (1, 2, 31, 32, 33, 65, 384, 3072),
 }
 INT32 = np.iinfo(np.int32)
@@ -75,7 +83,7 @@ def run_cases(
     flags: tuple[str, ...] = (),
     sources: tuple[Path, ...] = (),
 ) -> list[np.ndarray]:
-    """Run all calls in one firmware; the third operand of each afterwards."""
+    """Run all calls in one program; the third operand of each afterwards."""
     names = sorted({case.function for case in cases})
     source = folder / "calls.c"
     kind = "const void *, const void *, void *, int32_t"
@@ -91,15 +99,15 @@ def run_cases(
     for case, (_, *at, _size) in zip(cases, places, strict=True):
         for buffer, start, array in zip(buffers, at, (case.a, case.b, case.c), strict=True):
             buffer[start : start + array.nbytes] = array.ravel().view(np.int8)
-    run = run_kernel(
-        description,
-        [source, *sources, *microkernel_paths(description)],
-        "run_cases",
-        [np.array(table, np.int32), *buffers],
-        flags=flags,
-    )
-    assert run.status == len(cases)
-    after = run.arrays[3]
+    files = [source, *sources, *microkernel_paths(description)]
+    arguments = [np.array(table, np.int32), *buffers]
+    if description.system == "linux":
+        status, arrays = run_function(description, files, "run_cases", arguments, flags)
+    else:
+        run = run_kernel(description, files, "run_cases", arguments, flags=flags)
+        status, arrays = run.status, run.arrays
+    assert status == len(cases)
+    after = arrays[3]
     return [
         after[at[2] : at[2] + case.c.nbytes].view(case.c.dtype).reshape(case.c.shape)
         for case, (_, *at, _size) in zip(cases, places, strict=True)
@@ -252,11 +260,13 @@ def test_implementations_call_functions_that_the_target_has(name: str) -> None:
 
 
 def test_every_file_belongs_to_a_target_and_compiles_to_what_it_says(tmp_path: Path) -> None:
-    needs("arm-none-eabi-gcc", "riscv64-unknown-elf-gcc")
+    with_kernels = [one for one in PROCESSORS if one.microkernels]
+    for description in with_kernels:
+        board(description.name, run=False)
     from elftools.elf.elffile import ELFFile
 
     used = set()
-    for description in (one for one in PROCESSORS if one.system == "bare-metal"):
+    for description in with_kernels:
         used |= set(description.microkernels)
         defined = set()
         for stem, content in compile_microkernels(description).items():

@@ -25,8 +25,10 @@ _PACKAGES = {
     "arm-linux-gnueabi-gcc": "gcc-arm-linux-gnueabi libc6-dev-armel-cross",
     "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
     "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf",
+    "riscv64-linux-gnu-gcc": "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross",
     "qemu-aarch64": "qemu-user",
     "qemu-arm": "qemu-user",
+    "qemu-riscv64": "qemu-user",
     "qemu-system-arm": "qemu-system-arm",
     "qemu-system-riscv32": "qemu-system-misc",
     "llvm-objdump": "llvm-14",
@@ -38,7 +40,7 @@ _PACKAGES = {
 }
 # Debian's llvm-14 has the version in the names of its programs.
 _VERSIONS = {"llvm-objdump": [f"llvm-objdump-{version}" for version in range(14, 30)]}
-BOARDS = ("rpi4", "aarch64-dotprod", "aarch64-i8mm", "armv7-neon", "armv6-softfloat")
+BOARDS = ("rpi4", "aarch64-dotprod", "aarch64-i8mm", "armv7-neon", "armv6-softfloat", "rv64gc")
 
 
 def _missing(why: str) -> None:

@@ -34,6 +34,7 @@ TARGETS = {
     "aarch64-dotprod": ("none", True),
     "armv7-neon": ("none", True),
     "armv6-softfloat": ("none", True),
+    "rv64gc": ("none", True),
 }
 
 

@@ -17,7 +17,7 @@ from ibert_tvm.targets import (
 from tests.snapshots import Messages
 
 X86 = ("x86-64", "x86-64-v3", "x86-avx-vnni", "x86-avx512-vnni")
-BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv6-softfloat", "armv7-neon", "rpi4")
+BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv6-softfloat", "armv7-neon", "rpi4", "rv64gc")
 MICROCONTROLLERS = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55", "rv32im", "rv32imc")
 GPUS = ("a100", "h100", "h200", "t4")
 NAMES = ("host", *sorted((*X86, *BOARDS, *MICROCONTROLLERS, *GPUS, "wasm32")))
@@ -56,8 +56,9 @@ def test_a_description_names_its_tools(name: str) -> None:
     target = get_target(name)
     assert target.toolchain is not None and target.emulator is not None
     wide = target.elf_machine == "EM_AARCH64"
-    assert target.float_abi == ("" if wide else "hard" if name == "armv7-neon" else "soft")
-    # TVM's runtime has packages for 64 bits only.
+    hard = name in ("armv7-neon", "rv64gc")
+    assert target.float_abi == ("" if wide else "hard" if hard else "soft")
+    # TVM's runtime has packages for 64-bit ARM only.
     assert target.runtimes == (("tvm", "none") if wide else ("none",))
     assert bool(target.emulator.board) == (target.system == "bare-metal")
     assert bool(target.emulator.libraries) == (target.system == "linux")

@@ -57,6 +57,7 @@ SETS = {
     "Thumb-2": InstructionSet("cortex-m3"),
     "Thumb-2 with DSP": InstructionSet("cortex-m4"),
     "RV32": InstructionSet("rv32imc"),
+    "RV64": InstructionSet("rv64gc"),
     "MVE": InstructionSet("cortex-m55", _MVE),
     "MVE of floats": InstructionSet("cortex-m55", _MVE_OF_FLOATS),
 }

@@ -194,6 +194,9 @@ HIDDEN = {
     "a jump of RISC-V into an immediate": Hidden(
         "rv32imc", _RV32 + "f: lui a0, 0x12345\nj f+2\n", "it jumps to what is no start"
     ),
+    "a pointer of RISC-V with half of its bits": Hidden(
+        "rv64gc", _RV32 + "f: lw a1, 0(a0)\njr a1\n", "it jumps to a computed address: jr"
+    ),
     "data in the code of RISC-V": Hidden(
         "rv32imc", _RV32 + "f: ret\n.balign 4\n.word 0xffffffff\n", "no instruction"
     ),

@@ -10,16 +10,16 @@ import pytest
 from ibert_tvm.targets.machines import Machine
 from ibert_tvm.targets.machines.aarch64 import AARCH64
 from ibert_tvm.targets.machines.arm import ARM
-from ibert_tvm.targets.machines.riscv import RISCV32
+from ibert_tvm.targets.machines.riscv import RISCV32, RISCV64
 
-MACHINES = (AARCH64, ARM, RISCV32)
+MACHINES = (AARCH64, ARM, RISCV64)
 FLOATING = {
     "aarch64": """fadd fmul fmla fcvtzs fcmp fcsel fmax fsqrt frintn frecpe fabd faddp fmadd
         scvtf ucvtf bfdot bfmmla bfcvt bfcvtn2 bfmlalb fjcvtzs""",
     "arm": """vadd.f32 vmuleq.f64 vmla.f16 vcvt.s32.f32 vcvtb.f32.f16 vcvta.s32.f64 vrinta.f32
         vcmpe.f32 vabs.f32 vneg.f64 vsqrt.f32 vdiv.f32 vfma.f32 vmaxnm.f32 vrsqrte.f32
         vdot.bf16 vcge.f32 vpadd.f32 vjcvt.s32.f64 vcmla.f32""",
-    "riscv32": """fadd.s fmul.d fmadd.s fnmsub.q fsqrt.s fcvt.w.s fcvt.s.wu fsgnjx.d fsgnjn.s fmin.s
+    "riscv64": """fadd.s fmul.d fmadd.s fnmsub.q fsqrt.s fcvt.w.s fcvt.s.wu fsgnjx.d fsgnjn.s fmin.s
         feq.s flt.d fle.s fclass.s fneg.s fabs.d fadd.h vfadd.vv vfmacc.vf vfwmul.vv vfcvt.x.f.v
         vmfeq.vv vmflt.vf vfredosum.vs vfrsqrt7.v vfncvt.f.f.w vfslide1up.vf""",
 }
@@ -29,7 +29,7 @@ BENIGN = {
     "arm": """vadd.i32 vmull.s8 vpadal.s16 vmov vmov.f32 vmov.i32 vldr vstr vldmia vpush vpop
         vld1.8 vst1.32 vext.8 vtrn.32 vdup.32 vmax.s32 vshr.s32 vqdmulh.s16 vsdot.s8 vseleq.f32
         vmrs vmlal.s16 vrev64.8 vbsl vswp smlad sdiv ssat vctp.8 vrecpe.u32 vmladava.s8""",
-    "riscv32": """fence fence.i fence.tso flw fsd c.fldsp fmv.x.w fmv.d frcsr fscsr fsgnj.s vfirst.m
+    "riscv64": """fence fence.i fence.tso flw fsd c.fldsp fmv.x.w fmv.d frcsr fscsr fsgnj.s vfirst.m
         vfmv.v.f vfmerge.vfm vadd.vv vwmul.vx vredsum.vs mul mulh lw sb add bne jal""",
 }
 

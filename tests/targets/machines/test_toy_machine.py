@@ -53,7 +53,7 @@ TOY = Machine(
     ),
     toolchains={},
     emulator=None,
-    system=Linux(names=("riscv64",), runtimes=("none",), capabilities={(0, 21): "v"}),
+    system=Linux(names=("toy64",), runtimes=("none",), capabilities={(0, 21): "v"}),
 )
 BOARD = TargetDescription(
     name="toy-board",
@@ -135,8 +135,8 @@ def test_the_rules_of_the_machine_find_floating_point() -> None:
 def test_everybody_asks_the_record(board: TargetDescription, tmp_path: Path) -> None:
     assert not compiles_for("riscv64-unknown-linux-gnu", "aarch64-linux-gnu")
     assert compiles_for("riscv64-unknown-linux-gnu", "riscv64-linux-gnu")
-    assert CATALOGUE.running_on("riscv64") is TOY
-    said = BoardDescription.parse("machine riscv64\nprocessors 4\ncapabilities 200000 0\n")
+    assert CATALOGUE.running_on("toy64") is TOY
+    said = BoardDescription.parse("machine toy64\nprocessors 4\ncapabilities 200000 0\n")
     assert said.features == {"v"}
 
 
