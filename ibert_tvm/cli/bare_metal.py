@@ -24,9 +24,9 @@ class Microcontroller:
     Attributes
     ----------
     flash
-        Refuse a model that needs more, e.g. 1M.
+        Refuse a model that needs more bytes, e.g. 1M.
     ram
-        Refuse a model that needs more, e.g. 192K.
+        Refuse a model that needs more bytes, e.g. 192K.
     emit
         Objects (a static library), c (C sources), or c-arrays (the weights as C arrays too).
         [default: objects]

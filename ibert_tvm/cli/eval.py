@@ -14,7 +14,14 @@ from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
 from ..texts import data_file, paired, read_texts
 from .eval_task import TaskOptions, evaluate
-from .options import DeviceOption, ImportOptions, MaybeOne, check_device, parse_size
+from .options import (
+    DeviceOption,
+    ImportOptions,
+    MaybeOne,
+    TextsOption,
+    check_device,
+    parse_size,
+)
 from .result import CommandResult
 from .tables import Table, table_of
 from .why import MOST, TEXTS, shown
@@ -30,7 +37,7 @@ def command(
     model: Path,
     *,
     against: Path | None = None,
-    text: Path | None = None,
+    text: TextsOption = None,
     seq_len: str | None = None,
     limit: MaybeOne = None,
     task: TaskOptions,
@@ -72,14 +79,14 @@ def command(
 
     Examples
     --------
-    ibert eval minilm.so --against MODEL --text texts.txt
+    ibert eval minilm.so --against MODEL --texts texts.txt
     ibert eval minilm.ibert --against MODEL --why
     ibert eval minilm.so --task sts-b --data STS-B --against MODEL
     """
     if task.task is not None:
         if text is not None or why:
             raise UsageError(
-                f"--task was given with {'--text' if text is not None else '--why'}",
+                f"--task was given with {'--texts' if text is not None else '--why'}",
                 why="a task brings its own texts, and where quality is lost is measured on texts",
                 todo="give one of them",
             )
@@ -128,7 +135,7 @@ def compare(
     from ..runtime.library_file import read_metadata
     from .process import interrupting
 
-    texts = read_texts("--text", text or data_file("heldout.txt"), limit)
+    texts = read_texts("--texts", text or data_file("heldout.txt"), limit)
     check_device(device, rpc=None)
     compiled = not model.is_dir()
     if device is not None and not compiled:

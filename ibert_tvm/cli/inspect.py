@@ -108,8 +108,8 @@ def _lines(document: JsonDict, every: bool) -> list[tuple[str, str]]:
         ("source", f"{info.get('source', '')} (sha256 {info.get('source_sha256', '')[:16]})"),
         (
             "size",
-            f"{document['bytes'] / 1e6:.1f} MB, of which parameters "
-            f"{document['parameter_bytes'] / 1e6:.1f} MB in {len(document['parameters'])} "
+            f"{document['bytes'] / 1e6:.1f} MB, of which weights "
+            f"{document['weight_bytes'] / 1e6:.1f} MB in {len(document['parameters'])} "
             "arrays",
         ),
     ]

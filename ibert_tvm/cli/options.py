@@ -47,6 +47,7 @@ MaybeOne = Annotated[int | None, Option(min=1)]
 TargetOption = Annotated[
     str, Option(help="What to build for; `ibert targets` lists the names.", autocompletion=_targets)
 ]
+TextsOption = Annotated[Path | None, Option("--texts", "--text")]
 DeviceOption = Annotated[
     str | None,
     Option(
@@ -129,7 +130,7 @@ class Board:
     panel = "Board"
 
     rpc: Annotated[str | None, Option(metavar="HOST:PORT")] = None
-    key: str | None = None
+    key: Annotated[str | None, Option("--rpc-key", "--key")] = None
     rpc_timeout: Annotated[float, Option(min=1.0)] = 60.0
 
     @property
@@ -284,10 +285,10 @@ def _size(option: str, text: str, word: str, todo: str) -> int:
     return int(stripped)
 
 
-def address_of(rpc: str | None, key: str | None, option: str = "--key") -> Address | None:
-    """What ``--rpc`` and the option of a key name; None if neither was given."""
+def address_of(rpc: str | None, key: str | None) -> Address | None:
+    """What ``--rpc`` and ``--rpc-key`` name; None if neither was given."""
     if rpc is None and key is not None:
-        raise UsageError(f"{option} was given without --rpc", todo="give --rpc HOST:PORT as well")
+        raise UsageError("--rpc-key was given without --rpc", todo="give --rpc HOST:PORT as well")
     if rpc is None:
         return None
     from ibert_tvm.targets.rpc import Address

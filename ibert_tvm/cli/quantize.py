@@ -154,7 +154,7 @@ def command(
     fidelity
         How close to come to the float model, preset accurate: fast has 2.5 times the error, is
         smaller by 1 to 2%, and up to 6% faster with short texts; quick has 1.5 times the error, and
-        is quantised in a fifth of the time; best has a third of the error, which costs next to
+        is quantised in half of the time; best has a third of the error, which costs next to
         nothing where the target multiplies 16 bits (AVX2, Cortex-M0 to -M7), and nearly twice the
         time where it multiplies bytes. [default: default]
     seq_len
@@ -253,7 +253,7 @@ def command(
         "calibration_sequences": how.get("sequences", 0),
         "notes": list(quantized.info.notes),
         "seq_len": length,
-        "parameter_bytes": quantized.num_bytes,
+        "weight_bytes": quantized.num_bytes,
         "word_table_bits": quantized.quantization.get("word_table_bits", 8),
         "seconds": round(time.perf_counter() - started, 3),
     }
@@ -312,7 +312,7 @@ def _check_search(
         raise UsageError(
             "--heldout without --max-drop or --vocabulary",
             why="these texts are for measuring what a search accepts, or what fewer words change",
-            todo="give one of them, or measure afterwards: ibert eval --text",
+            todo="give one of them, or measure afterwards: ibert eval --texts",
         )
     if search.max_drop is not None and chosen:
         raise UsageError(
@@ -378,7 +378,7 @@ def _table_of(found: Found) -> Table:
 def _cut_line(cut: JsonDict) -> str:
     parts = (
         f"{what} {cut[f'{key}_before'] / 1e6:.2f} MB to {cut[key] / 1e6:.2f}"
-        for what, key in (("integers", "parameter_bytes"), ("tokenizer", "tokenizer_bytes"))
+        for what, key in (("integers", "weight_bytes"), ("tokenizer", "tokenizer_bytes"))
     )
     held = cut["heldout_texts"]
     return (

@@ -18,7 +18,7 @@ from typer import Argument, Option
 
 from ..common.errors import IbertError, LibraryError, TargetError, UsageError
 from ..common.strict_json import JsonDict
-from .options import AtLeastOne, Board, ImportOptions, MaybeOne, parse_sizes
+from .options import AtLeastOne, Board, ImportOptions, MaybeOne, TextsOption, parse_sizes
 
 if TYPE_CHECKING:
     from ..frontend.model import CanonicalModel
@@ -66,7 +66,7 @@ class Job:
     path: Annotated[Path, Argument()]
     model: Path | None = None
     against: Path | None = None
-    text: Path | None = None
+    text: TextsOption = None
     seq_len: str | None = None
     limit: MaybeOne = None
     layer_texts: AtLeastOne = 16
@@ -119,7 +119,7 @@ def check_job(job: Job) -> None:
     parse_sizes("--threads", job.threads)
     if job.text is not None and job.against is None:
         raise UsageError(
-            "--text was given without --against",
+            "--texts was given without --against",
             why="texts compare the integer model with the float one",
             todo="give the float model as well, with --against",
         )

@@ -53,7 +53,7 @@ def command(
     rpc
         Work on a board: its RPC server, or a tracker.
     rpc_key
-        Key of the board, which a tracker hands out by it.
+        Key of the board; a tracker hands out boards by it.
     output
         Where to write the certificate. [default: PATH.verify.json]
     key
@@ -70,7 +70,7 @@ def command(
     from ..progress import progress
     from ..verification.certificate import CERTIFICATE, REPORT, certificate_place, report_place
 
-    address = address_of(rpc, rpc_key, "--rpc-key")
+    address = address_of(rpc, rpc_key)
     if emulate and address is not None:
         raise UsageError(
             "both --emulate and --rpc were given",

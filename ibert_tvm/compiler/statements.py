@@ -98,7 +98,7 @@ def device_statements(cuda: JsonObject) -> list[str]:
         spilling = sum(1 for k in kernels if k["local"])
         spills = f"{spilling} of them use local memory" if spilling else "none uses local memory"
         lines.append(
-            f"device code: {architecture}, {cuda['code_bytes'][architecture] / 1e3:.0f} KB, "
+            f"device code: {architecture}, {cuda['code_bytes'][architecture] / 1e3:.0f} kB, "
             f"{len(kernels)} kernels, no floating-point instruction; "
             f"{len(matrix)} use tensor cores; {spills}"
         )
@@ -111,6 +111,6 @@ def device_statements(cuda: JsonObject) -> list[str]:
     if "storage_bytes" in cuda:
         lines.append(
             "one CUDA graph per run, "
-            f"{cuda['storage_bytes'] / 1e3:.0f} KB of device memory for values between kernels"
+            f"{cuda['storage_bytes'] / 1e3:.0f} kB of device memory for values between kernels"
         )
     return lines

@@ -126,7 +126,7 @@ class QuantizedModel:
                 {"name": name, "dtype": str(array.dtype), "shape": list(array.shape)}
                 for name, array in sorted(self.parameters.items())
             ],
-            "parameter_bytes": self.num_bytes,
+            "weight_bytes": self.num_bytes,
             "schema_version": SCHEMA_VERSION,
             **self.quantization,
             "info": self.info.to_json(),

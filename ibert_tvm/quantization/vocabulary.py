@@ -31,7 +31,7 @@ class VocabularyCut:
     ----------
     pieces, pieces_before
         Tokens of the tokenizer.
-    parameter_bytes, parameter_bytes_before
+    weight_bytes, weight_bytes_before
         Of the integers.
     tokenizer_bytes, tokenizer_bytes_before
         Of the tokenizer's files.
@@ -45,8 +45,8 @@ class VocabularyCut:
 
     pieces: int
     pieces_before: int
-    parameter_bytes: int
-    parameter_bytes_before: int
+    weight_bytes: int
+    weight_bytes_before: int
     tokenizer_bytes: int
     tokenizer_bytes_before: int
     heldout_texts: int
@@ -126,8 +126,8 @@ def cut_vocabulary(
     report = VocabularyCut(
         pieces=len(kept),
         pieces_before=len(pieces.ids),
-        parameter_bytes=cut.num_bytes,
-        parameter_bytes_before=model.num_bytes,
+        weight_bytes=cut.num_bytes,
+        weight_bytes_before=model.num_bytes,
         tokenizer_bytes=sum(map(len, cut.tokenizer.values())),
         tokenizer_bytes_before=sum(map(len, model.tokenizer.values())),
         heldout_texts=len(heldout),

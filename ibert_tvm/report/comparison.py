@@ -18,7 +18,7 @@ _FACTS: tuple[_Place, ...] = (
     ("sha256", "/sha256", ""),
     ("sha256 of the source", "{said}/info/source_sha256", ""),
     ("size", "/inspect/bytes", "bytes"),
-    ("parameters", "/inspect/parameter_bytes", "bytes"),
+    ("weights", "/inspect/weight_bytes", "bytes"),
     ("steps' widest intermediate, bits", "/graph/widest_bits", ""),
     ("flash", "/package/memory/flash/total", "bytes"),
     ("weights in flash", "/package/memory/flash/weights", "bytes"),

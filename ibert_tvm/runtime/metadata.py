@@ -283,7 +283,7 @@ class LibraryMetadata:
             "path": str(self.path),
             "digest": self.digest,
             "bytes": self.file_bytes,
-            "parameter_bytes": self.weight_bytes,
+            "weight_bytes": self.weight_bytes,
             "target": dict(self.target),
             "runtime": self.runtime,
             "required_cpu_features": list(self.required_cpu_features),

@@ -86,8 +86,8 @@ class MemoryUse:
 
 
 def kib(nbytes: int) -> str:
-    """Bytes for people: ``184.3 KB`` of 1024 bytes."""
-    return f"{nbytes / 1024:.1f} KB"
+    """Bytes for people: ``184.3 KiB``."""
+    return f"{nbytes / 1024:.1f} KiB"
 
 
 def check_limits(use: MemoryUse, options: PackageOptions, description: TargetDescription) -> None:

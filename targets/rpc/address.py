@@ -71,7 +71,7 @@ class Address:
             )
         if any(letter.isspace() for letter in key) or ":" in key:
             raise UsageError(
-                f"bad value for --key: {key!r}",
+                f"bad value for --rpc-key: {key!r}",
                 why="a key has no white space and no colon",
                 todo="give the key that the board's server was started with",
             )
@@ -213,15 +213,15 @@ def _count_boards(address: Address, summary: JsonObject) -> int:
     if not address.key:
         raise BoardError(
             what=f"no key was given for the tracker at {address}",
-            where="--key",
+            where="--rpc-key",
             why="a tracker hands out boards by their key",
-            todo=f"give --key; the keys of its boards are: {there}",
+            todo=f"give --rpc-key; the keys of its boards are: {there}",
         )
     count = keys.count(address.key)
     if count == 0:
         raise BoardError(
             what=f"the tracker at {address} has no board of that key",
-            where="--key",
+            where="--rpc-key",
             why=f"the keys of its boards are: {there}",
             todo=f"give one of these, or start a server with --tracker {address.host}:"
             f"{address.port} --key {address.key}",

@@ -44,7 +44,7 @@ _MEANINGS = (
     (
         "cannot find server that matches key",
         "the server there has another key than the one given ({key})",
-        "give --key with the key that the server was started with",
+        "give --rpc-key with the key that the server was started with",
     ),
     (
         "is not TVM RPC server",

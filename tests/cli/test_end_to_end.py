@@ -94,7 +94,7 @@ def test_quantize_says_what_it_did(
     assert outcome.code == 0, outcome.stderr
     document = outcome.document
     assert document.pop("seconds") > 0
-    assert document.pop("parameter_bytes") > 0
+    assert document.pop("weight_bytes") > 0
     assert document == {
         "output": str(output),
         "preset": "paper",

@@ -37,10 +37,10 @@ def test_compile_gives_a_library_whose_code_is_audited(
     kernels = int(lines[2].split(", ")[2].removesuffix(" kernels"))
     assert 9 <= kernels <= 14  # seven matrix products; passes may fuse what lies between
     for line, architecture in zip(lines[2:4], ("sm_75", "sm_80"), strict=True):
-        size = line.split(", ")[1].removesuffix(" KB")
+        size = line.split(", ")[1].removesuffix(" kB")
         assert 10 < float(size) < 200
         assert line == (
-            f"device code: {architecture}, {size} KB, {kernels} kernels, no floating-point "
+            f"device code: {architecture}, {size} kB, {kernels} kernels, no floating-point "
             "instruction; 7 use tensor cores; none uses local memory"
         )
     assert lines[4] == (

@@ -130,7 +130,7 @@ def test_texts_of_kept_pieces_have_the_same_integers(
     assert same > len(CORPUS) + 2
     said = cut.quantization["vocabulary"]
     assert 0 < said["changed_texts"] == changed < len(TRAINING) == said["heldout_texts"]
-    assert said["parameter_bytes"] == cut.num_bytes < said["parameter_bytes_before"]
+    assert said["weight_bytes"] == cut.num_bytes < said["weight_bytes_before"]
     assert said["tokenizer_bytes"] < said["tokenizer_bytes_before"]
 
 
