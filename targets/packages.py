@@ -20,7 +20,7 @@ from .bare_metal.package_audit import PackageAudit, audit_package, package_objec
 from .description import TargetDescription
 from .web.audit import audit_module
 from .web.node import run_in_node
-from .web.package import EXPORTS, MODULE, write_web_package
+from .web.package import MODULE, exports, write_web_package
 
 if TYPE_CHECKING:
     from .aot.model import BareModel
@@ -46,7 +46,7 @@ def audit(
     if document["emit"] != WASM:
         return audit_package(folder, document, description, work)
     layers = {k["symbol"]: k["layer"] for f in document["functions"] for k in f["kernels"]}
-    found = audit_module(folder / MODULE, description, EXPORTS, layers)
+    found = audit_module(folder / MODULE, description, exports(document), layers)
     outside = ("the page, and what its engine makes of the module",)
     return PackageAudit((folder / MODULE,), found.instructions, found.findings, outside)
 

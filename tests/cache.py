@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests import closure
 from tests.closure import ROOT, Sources, qualified
@@ -149,7 +149,7 @@ def _tool_version(command: tuple[str, ...]) -> str:
 
 
 def compiled_once(
-    model: QuantizedModel, target: str, shapes: Sequence[tuple[int, int]], **options: str
+    model: QuantizedModel, target: str, shapes: Sequence[tuple[int, int]], **options: Any
 ) -> Path:
     """Compile a model: one library or package for equal models, options, sources and tools.
 

@@ -274,6 +274,7 @@ class CompiledPackage(Compiled):
             self.shapes,
             emit=str(document.get("form", "objects")),
             prefix=str(document["prefix"]),
+            tokenizer="text" in document,
         )
         return made.export(scratch / "again", options)
 

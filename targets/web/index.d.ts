@@ -57,12 +57,19 @@ export interface Model {
   run(inputs: Record<string, ArrayLike<number>>, shape: Shape): Record<string, Tensor>;
 
   /**
-   * Run any number of texts, given as token ids with special tokens.
+   * Token ids of a text, with special tokens, cut off at the longest compiled shape.
+   *
+   * @throws TypeError if the model was compiled without its tokenizer.
+   */
+  tokenize(text: string): number[];
+
+  /**
+   * Run any number of texts, given as strings or as token ids with special tokens.
    *
    * @returns The first output, one for each text.
-   * @throws RangeError if a text is longer than all compiled shapes.
+   * @throws RangeError if there are more ids than the longest compiled shape has.
    */
-  embed(texts: number[][]): Tensor[];
+  embed(texts: (string | number[])[]): Tensor[];
 }
 
 /** Real values of an output. */

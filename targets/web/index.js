@@ -54,7 +54,25 @@ class Model {
     );
   }
 
-  embed(texts) {
+  tokenize(text) {
+    const { memory, text: room, ids, tokenize } = this.#exports;
+    if (tokenize === undefined) {
+      throw new TypeError("the model was compiled without --tokenizer: give token ids");
+    }
+    const bytes = new TextEncoder().encode(text);
+    if (bytes.length > MODEL.room.text) {
+      throw new RangeError(`a text has ${bytes.length} bytes; there is room for ${MODEL.room.text}`);
+    }
+    new Uint8Array(memory.buffer, room.value, bytes.length).set(bytes);
+    const count = tokenize(bytes.length);
+    if (count < 0) {
+      throw new RangeError(MODEL.statuses[-count]);
+    }
+    return Array.from(new Int32Array(memory.buffer, ids.value, count));
+  }
+
+  embed(given) {
+    const texts = given.map((one) => (typeof one === "string" ? this.tokenize(one) : one));
     const most = Math.max(...MODEL.shapes.map((shape) => shape.batch));
     const found = [];
     for (let start = 0; start < texts.length; start += most) {

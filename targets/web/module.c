@@ -1,7 +1,8 @@
 /* What a page calls of a model: its inputs, outputs and weights lie in the module's own memory,
  * where they are exported, and one function runs a shape.
  *
- * INPUT_BYTES and OUTPUT_BYTES are what each input and output has room for.
+ * INPUT_BYTES and OUTPUT_BYTES are what each input and output has room for; TEXT_BYTES and TOKENS
+ * what the tokenizer has, where there is one.
  */
 #include "ibert_model.h"
 
@@ -28,3 +29,17 @@ __attribute__((export_name("run"))) int32_t run_shape(int32_t batch, int32_t seq
                               : ibert_run(&context, batch, seq_len, given_inputs, input_bytes,
                                           given_outputs, output_bytes);
 }
+
+#ifdef TEXT_BYTES
+uint8_t text[TEXT_BYTES];
+int32_t ids[TOKENS];
+static IBERT_ALIGNED uint8_t words[IBERT_TOKENIZER_WORK_BYTES];
+
+/* The number of ids, or a status below 0. */
+__attribute__((export_name("tokenize"))) int32_t tokenize_text(int32_t bytes) {
+    int32_t count, status;
+    status = ibert_tokenize((const char *)text, (size_t)bytes, ids, TOKENS, &count, words,
+                            sizeof words);
+    return status == IBERT_OK ? count : -status;
+}
+#endif

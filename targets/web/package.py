@@ -46,8 +46,17 @@ _FOLDER = Path(__file__).parent
 _CFLAGS = ("-O2", "-std=c99", "-ffreestanding", "-fno-strict-aliasing", "-Wall", "-Wextra")
 STACK_BYTES = 128 * 1024
 """At the start of the memory, so that a deeper stack ends in a trap."""
-EXPORTS = ("memory", "inputs", "outputs", "weights", "run")
+_DATA = ("inputs", "outputs", "weights")
+_TEXT_DATA = ("text", "ids")
+TEXT_BYTES = 64 * 1024
+"""Room for one text, in UTF-8."""
 PAGE_BYTES = 64 * 1024
+
+
+def exports(document: JsonObject) -> tuple[str, ...]:
+    """Names that the module of a package exports, by what its ``ibert_model.json`` says."""
+    text = (*_TEXT_DATA, "tokenize") if "text" in document else ()
+    return ("memory", "run", *_DATA, *text)
 
 
 def write_web_package(
@@ -84,13 +93,16 @@ def write_web_package(
         "inputs": _room(bare.interface.inputs, bare),
         "outputs": _room(bare.interface.outputs, bare),
     }
+    if bare.text is not None:
+        room["text"] = TEXT_BYTES
     _link(bare, room, work, Tools(description))
     (work / MODULE).rename(folder / MODULE)
     for path in work.iterdir():
         path.unlink()
     work.rmdir()
     layers = {kernel.symbol: kernel.layer for kernel in bare.kernels}
-    audit = audit_module(folder / MODULE, description, EXPORTS, layers)
+    said = {} if bare.text is None else {"text": bare.text.report}
+    audit = audit_module(folder / MODULE, description, exports(said), layers)
     if audit.findings:
         raise TargetError(
             "the module computes with floating-point numbers, or is not closed",
@@ -133,19 +145,26 @@ def _link(bare: BareModel, room: JsonObject, work: Path, tools: Tools) -> None:
         "module.c": prefixed(module, bare.interface.prefix),
         "weights.s": rendered(_FOLDER / "weights.s.in", **reserved),
     }
+    sources |= bare.text.sources if bare.text else {}
     for name, text in sources.items():
         (work / name).write_text(text, encoding="utf-8")
     objects = []
     for symbol, content in bare.objects.items():
         objects.append(f"{symbol}.o")
         (work / objects[-1]).write_bytes(content)
-    sizes = [f"-D{name.upper()[:-1]}_BYTES={nbytes}" for name, nbytes in room.items()]
-    for name in (names.driver, "module.c", "weights.s"):
+    sizes = [f"-DINPUT_BYTES={room['inputs']}", f"-DOUTPUT_BYTES={room['outputs']}"]
+    exported = _DATA
+    if bare.text is not None:
+        tokens = max(function.seq_len for function in bare.functions)
+        sizes += [f"-DTEXT_BYTES={TEXT_BYTES}", f"-DTOKENS={tokens}"]
+        exported += _TEXT_DATA
+    for name in sources:
+        if name == names.header:
+            continue
         objects.append(f"{Path(name).stem}.o")
         flags = () if name.endswith(".s") else (*_CFLAGS, *sizes)
         arguments = [*flags, "-c", name, "-o", objects[-1]]
         tools.compile(arguments, work, f"cannot compile {name}")
-    exported = (name for name in EXPORTS if name in ("inputs", "outputs", "weights"))
     linking = [
         *("-nostdlib", "-Wl,--no-entry", "-Wl,--gc-sections", "-Wl,--strip-debug"),
         *("-Wl,--stack-first", f"-Wl,-z,stack-size={STACK_BYTES}"),
@@ -160,7 +179,7 @@ def _link(bare: BareModel, room: JsonObject, work: Path, tools: Tools) -> None:
 
 def _verified(bare: BareModel, module: Module, room: JsonObject, audit: LibraryAudit) -> Verified:
     variables = len(bare.interface.inputs) * room["inputs"]
-    variables += len(bare.interface.outputs) * room["outputs"]
+    variables += len(bare.interface.outputs) * room["outputs"] + room.get("text", 0)
     return Verified(
         code_bytes=module.section_bytes["code"],
         constant_bytes=module.section_bytes.get("data", 0),
@@ -209,6 +228,7 @@ def _write_texts(
         _FOLDER / "README.md.in",
         name=name,
         texts=bare.interface.pad_token_id is not None,
+        tokenizer=bare.text is not None,
         shapes=shapes,
         module_bytes=facts["module"]["bytes"],
         weight_bytes=facts["weights"]["bytes"],

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import ibert_tvm as ibert
 from ibert_tvm.model.artefact import QuantizedModel
 from tests.arm.packages import inputs_for
 from tests.arm.tools import board, needs
+from tests.c_tokenizer.forms import word_piece
 from tests.cache import compiled_once, quantised_once
 from tests.random_models import random_bert
 
-VOCABULARY, SHAPES = 100, ((2, 16),)
+VOCABULARY, SHAPES = 1000, ((1, 8), (2, 16))
 
 
 @quantised_once
@@ -21,11 +24,12 @@ def tiny_bert() -> QuantizedModel:
     model = random_bert(12, 0.15, model={"add_pooling_layer": False}, **sizes)
     canonical = ibert.load(model, head="sentence_embedding", verify=False)
     batches = [inputs_for([*canonical.info.inputs], 16, seed, VOCABULARY) for seed in range(2)]
-    return ibert.quantize(canonical, calibration=batches)
+    made = ibert.quantize(canonical, calibration=batches)
+    return replace(made, tokenizer={"tokenizer.json": json.dumps(word_piece()).encode()})
 
 
 def tiny_package() -> Path:
     """The package of `tiny_bert`; skips without the tools, see `tests.arm.tools.needs`."""
     board("wasm32")
     needs("wasm-ld-14")
-    return compiled_once(tiny_bert(), "wasm32", SHAPES)
+    return compiled_once(tiny_bert(), "wasm32", SHAPES, tokenizer=True)

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ibert_tvm.model.tokenization import Tokenizer
 from ibert_tvm.runtime.package_engine import emulated_package
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.web.audit import Module, audit_module
-from ibert_tvm.targets.web.package import EXPORTS
+from ibert_tvm.targets.web.package import exports
 from tests.arm.packages import assert_bit_exact, inputs_for, reference
 from tests.arm.tools import needs
 from tests.random_models import random_ids
@@ -70,6 +71,32 @@ def test_texts_go_to_compiled_shapes(package: Path) -> None:
     assert wrong == "an input holds a value that the model does not accept"
 
 
+def test_strings_become_the_ids_of_the_tokenizer(package: Path) -> None:
+    texts = ["The cat", "façade, Straße and [MASK] 你好", "word " * 40, "", "\ud800 lone", "\0"]
+    script = (
+        f"const model = await load(), texts = {json.dumps(texts)};\n"
+        "const ids = texts.map((text) => model.tokenize(text));\n"
+        "console.log(JSON.stringify(ids));\n"
+        "const found = [texts, ids].map((given) => JSON.stringify(model.embed(given)));\n"
+        "console.log(found[0] === found[1]);\n"
+        "try { model.tokenize('x'.repeat(1 << 17)); } catch (error) { console.log(error.message); }"
+    )
+    done = node(script, package)
+    assert done.returncode == 0, done.stderr
+    ids, same, too_long = done.stdout.splitlines()
+    tokenizer = Tokenizer(tiny_bert().tokenizer)
+    clean = [text.replace("\ud800", "\ufffd") for text in texts]
+    encoded = (
+        tokenizer.encode([text], 16, allow_empty=True).inputs(["input_ids", "attention_mask"])
+        for text in clean
+    )
+    assert json.loads(ids) == [
+        one["input_ids"][one["attention_mask"] == 1].tolist() for one in encoded
+    ]
+    assert same == "true"
+    assert too_long == "a text has 131072 bytes; there is room for 65536"
+
+
 @pytest.mark.parametrize("name", ["model.wasm", "weights.bin"])
 def test_a_changed_file_is_refused(package: Path, tmp_path: Path, name: str) -> None:
     copy = tmp_path / "copy"
@@ -88,7 +115,7 @@ def test_the_package_is_small_closed_and_what_npm_takes(package: Path) -> None:
     assert set(described["files"]) <= files
     assert re.fullmatch(r"[a-z][a-z0-9-]*", described["name"])
     module = Module((package / "model.wasm").read_bytes())
-    assert module.imports == [] and set(module.exports) == set(EXPORTS)
+    assert module.imports == [] and set(module.exports) == set(exports({"text": {}}))
     assert module.section_bytes["code"] < 100_000
 
 
@@ -101,7 +128,9 @@ def test_every_instruction_is_decoded_as_llvm_decodes_it(package: Path) -> None:
     module = Module(path.read_bytes())
     ours = [one.mnemonic for function in module.functions for one in function.instructions]
     assert (
-        len(theirs) == len(ours) == audit_module(path, get_target("wasm32"), EXPORTS).instructions
+        len(theirs)
+        == len(ours)
+        == audit_module(path, get_target("wasm32"), exports({"text": {}})).instructions
     )
     # Loads that widen have the name of the result's type there.
     differ = {(a, b) for a, b in zip(ours, theirs, strict=True) if a != b}
