@@ -153,7 +153,7 @@ def _link(bare: BareModel, room: JsonObject, work: Path, tools: Tools) -> None:
         objects.append(f"{symbol}.o")
         (work / objects[-1]).write_bytes(content)
     sizes = [f"-DINPUT_BYTES={room['inputs']}", f"-DOUTPUT_BYTES={room['outputs']}"]
-    exported = _DATA
+    exported = [*_DATA]
     if bare.text is not None:
         tokens = max(function.seq_len for function in bare.functions)
         sizes += [f"-DTEXT_BYTES={TEXT_BYTES}", f"-DTOKENS={tokens}"]
