@@ -27,13 +27,17 @@ _MOST_ARRIVING = 32
 OPEN = ("/health", "/docs")
 """Paths that need no key, and are answered however many requests there are."""
 
-
+_TOO_MANY = "too many requests at a time; try again later"
 _MOST_BRACKETS = 65536
 """Of a body: as many as the longest text may have."""
 
 
-class _TooManyError(IbertError):
-    """More bytes of bodies are on their way than memory is meant for."""
+class _RefusedError(IbertError):
+    """A body that is not taken, and the status that says so."""
+
+    def __init__(self, status: int, what: str) -> None:
+        super().__init__(what)
+        self.status = status
 
 
 class Gate:
@@ -62,6 +66,8 @@ class Gate:
         self._limits = limits
         self._key = None if api_key is None else f"Bearer {api_key}".encode()
         self._refused = refused
+        self._largest = f"a request has at most {limits.body_bytes} bytes"
+        self._uncounted = min(_MOST_BRACKETS, limits.queue_tokens)
         self._running = 0
         self._arriving = 0
 
@@ -77,7 +83,7 @@ class Gate:
             return
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._limits.body_bytes:
-            await self._too_large(send)
+            await self._refuse(send, 413, self._largest)
             return
         if self._running >= self._limits.requests:
             await self._too_many(send)
@@ -91,26 +97,14 @@ class Gate:
         except asyncio.TimeoutError:
             await self._refuse(send, 408, "the request did not arrive in time")
             return
-        except _TooManyError:
-            await self._too_many(send)
+        except _RefusedError as error:
+            await self._refuse(send, error.status, error.what)
             return
         if content is None:
             return
         if self._running >= self._limits.requests:  # meanwhile
             await self._too_many(send)
             return
-        if len(content) > self._limits.body_bytes:
-            await self._too_large(send)
-            return
-        # Each may become an object when it is parsed, which takes longer than all checks before.
-        for name, characters, most in (
-            ("opening brackets", b"[{", _MOST_BRACKETS),
-            ("commas", b",", self._limits.queue_tokens),
-        ):
-            if len(content) > most and _count(content, characters) > most:
-                what = f"a request has at most {most} {name}, those in texts included"
-                await self._refuse(send, 400, what)
-                return
         body: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
         async def replay() -> Message:
@@ -123,8 +117,10 @@ class Gate:
             self._running -= 1
 
     async def _body(self, receive: Receive) -> bytes | None:
-        """The body, or a beginning of it that is too large; None if the client has left."""
+        """The body; None if the client has left."""
         content = bytearray()
+        counts = {"opening brackets": 0, "commas": 0}
+        counted = 0
         try:
             while True:
                 message = await receive()
@@ -132,19 +128,38 @@ class Gate:
                     return None
                 content += message.get("body", b"")
                 self._arriving += len(message.get("body", b""))
-                if not message.get("more_body", False) or len(content) > self._limits.body_bytes:
-                    return bytes(content)
+                if len(content) > self._limits.body_bytes:
+                    raise _RefusedError(413, self._largest)
+                complete = not message.get("more_body", False)
                 large = len(content) > _SMALL_BODY
+                if len(content) > self._uncounted and (complete or large):
+                    self._count(content[counted:], counts)
+                    counted = len(content)
+                if complete:
+                    return bytes(content)
                 if large and self._arriving > _MOST_ARRIVING * self._limits.body_bytes:
-                    raise _TooManyError("too many bytes of bodies are on their way")
+                    raise _RefusedError(429, _TOO_MANY)
         finally:
             self._arriving -= len(content)
 
-    async def _too_many(self, send: Send) -> None:
-        await self._refuse(send, 429, "too many requests at a time; try again later")
+    def _count(self, content: bytearray, counts: dict[str, int]) -> None:
+        """Refuse what would take long to parse, each of these may become an object, as it arrives.
 
-    async def _too_large(self, send: Send) -> None:
-        await self._refuse(send, 413, f"a request has at most {self._limits.body_bytes} bytes")
+        `bytes.count` takes milliseconds for a mebibyte of what occurs often.
+        """
+        characters = np.frombuffer(content, np.uint8)
+        for name, sought, most in (
+            ("opening brackets", b"[{", _MOST_BRACKETS),
+            ("commas", b",", self._limits.queue_tokens),
+        ):
+            found = (np.count_nonzero(characters == one) for one in sought)
+            counts[name] += sum(map(int, found))
+            if counts[name] > most:
+                what = f"a request has at most {most} {name}, those in texts included"
+                raise _RefusedError(400, what)
+
+    async def _too_many(self, send: Send) -> None:
+        await self._refuse(send, 429, _TOO_MANY)
 
     async def _refuse(self, send: Send, status: int, what: str) -> None:
         self._refused(status, what)
@@ -156,12 +171,6 @@ class Gate:
             headers.append((b"www-authenticate", b"Bearer"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-
-
-def _count(content: bytes, characters: bytes) -> int:
-    """How often some characters occur; `bytes.count` takes milliseconds where that is often."""
-    found = np.frombuffer(content, np.uint8)
-    return sum(int(np.count_nonzero(found == character)) for character in characters)
 
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}

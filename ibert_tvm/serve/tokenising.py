@@ -8,6 +8,7 @@ its own, have a thread of their own.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -22,6 +23,8 @@ from .turns import Turns
 
 _PIECE = 8192
 """Characters that are tokenised at once, unless one text has more: about 10 ms."""
+_RESTED = 64
+"""Long texts after which their thread rests for as long as they took, after a short one came."""
 _NO_LIMIT = 2**31 - 1
 
 Text = str | tuple[str, str]
@@ -82,7 +85,11 @@ class Tokenising:
                 f"{self._max_tokens} tokens (see --max-characters)",
             )
         request = _Request(texts, _pieces(sizes), truncate, self._max_tokens)
-        (self._long if longest > _PIECE else self._short).put(request)
+        if longest > _PIECE:
+            self._long.put(request)
+        else:
+            self._long.rests = _RESTED
+            self._short.put(request)
         return request.future
 
     def close(self) -> None:
@@ -140,6 +147,7 @@ class _Lane:
         self._waiting = Turns[_Request](_PIECE)
         self._thread: threading.Thread | None = None
         self._closed = False
+        self.rests = 0
 
     def put(self, request: _Request) -> None:
         with self._changed:
@@ -173,6 +181,7 @@ class _Lane:
                 self._waiting.take(large)
             if request.future.cancelled():
                 continue
+            began = time.thread_time()
             try:
                 complete = request.advance(self._tokenizer)
             except Exception as error:  # the request's to see
@@ -184,3 +193,7 @@ class _Lane:
                     self._put(request, large)
             elif request.future.set_running_or_notify_cancel():
                 request.future.set_result(request.rows)
+            if self.rests:  # so that short texts and what computes have a processor
+                self.rests -= 1
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, time.thread_time() - began)

@@ -97,3 +97,19 @@ def test_who_has_little_to_do_goes_first_and_nobody_waits_for_what_was_given_up(
     tokenising.close()
     with pytest.raises(ClosedError):
         tokenising.submit(["small"], True)
+
+
+def test_long_texts_leave_a_processor_to_short_ones_while_these_come(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10**6, 1000))
+    monkeypatch.setattr("ibert_tvm.serve.tokenising.time.thread_time", lambda: next(clock))
+    tokenising = Tokenising(tokenizer, 16, 20000)
+    for text in (LONG, LONG, "short", LONG):
+        tokenising.submit([text], True).result(10)
+    waiting = tokenising.submit([LONG], True)  # for 1000 s
+    for _ in range(3):
+        tokenising.submit(["short"], True).result(10)
+    assert not waiting.done()
+    tokenising.close()
+    assert len(waiting.result(10)) == 1
