@@ -77,6 +77,12 @@ def command(
     ibert compile minilm.ibert -o firmware --target cortex-m4 --seq-len 32
     ibert compile minilm.ibert -o package --target wasm32 --seq-len 32,128
     """
+    from ..frontend.sources import is_source
+    from ..runtime.tvm_runtime import import_tvm
+
+    float_model = is_source(model)
+    if not float_model:
+        import_tvm()
     from ibert_tvm.targets import check_runtime, get_target
     from ibert_tvm.targets.aot.c_text import prefix_of
     from ibert_tvm.targets.aot.library import HEADER, header_path
@@ -92,12 +98,10 @@ def command(
     from ..compiler import statements
     from ..compiler.driver import DUMP, check_tokenizer, checked_prefix
     from ..compiler.layer_widths import width_statements
-    from ..frontend.sources import is_source
     from ..model.artefact import read_info
     from ..progress import progress
 
     description = get_target(target)
-    float_model = is_source(model)
     # What a float model has positions for, importing will show.
     pairs = [] if float_model else shapes.of(read_info(model), model)
     runtime = check_runtime(description, runtime)

@@ -61,9 +61,9 @@ def command(
     pairs = shapes.of(read_info(model), model)
 
     with progress("loading", time_limit) as line:
-        from ..runtime.tvm_runtime import load_runtime
+        from ..runtime.tvm_runtime import import_tvm
 
-        load_runtime()  # before TVM: without torch, which nothing here needs
+        import_tvm()
         from ..model.artefact import QuantizedModel
         from ..tuning import TuneOptions, tune
 

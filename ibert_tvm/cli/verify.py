@@ -87,6 +87,10 @@ def command(
 
         signed = [f"signature: passed (key {check_signature(path, key)})"]
     with progress(_SHARES) as line:
+        if model is not None:  # which is compiled again
+            from ..runtime.tvm_runtime import import_tvm
+
+            import_tvm()
         from ..verification import verify
 
         certificate = verify(

@@ -13,7 +13,7 @@ import importlib.util
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,15 @@ def _without_torch() -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
+
+
+def import_tvm() -> None:
+    """Import TVM with its compiler if it is installed, without torch: 2 s less.
+
+    For commands that import no model; they say what they need TVM for.
+    """
+    with suppress(ModuleNotFoundError), _without_torch():
+        import tvm  # noqa: F401
 
 
 @functools.cache

@@ -67,7 +67,7 @@ SIZES = [
 
 
 @pytest.mark.representatives(2)
-@pytest.mark.parametrize("target", ["t4", pytest.param("a100", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("target", ["t4", pytest.param("a100", marks=pytest.mark.record)])
 @pytest.mark.parametrize("case", SIZES, ids=_sizes)
 def test_sizes_of_all_kinds_equal_the_specification(case: AttentionCase, target: str) -> None:
     run(case, target)
@@ -122,6 +122,8 @@ TILES = {
         ("warps without keys", "accurate", "a100"),
         ("steps", "accurate", "a100"),
         ("twice, rows", "paper", "t4"),
+        otherwise="record",
+        slow=[(tile, "accurate", "a100") for tile in TILES],
         unpack=True,
     ),
 )
@@ -227,13 +229,20 @@ def test_sequences_longer_than_registers_hold(preset: str, target: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("tile", TILES.values(), ids=TILES)
-@pytest.mark.parametrize("preset", examples(["accurate", "paper"], "accurate", otherwise="record"))
-def test_threads_do_not_race(preset: str, tile: AttentionTile, target: str) -> None:
+@pytest.mark.parametrize(
+    ("preset", "tile", "target"),
+    examples(
+        itertools.product(("accurate", "paper"), TILES, TARGETS),
+        # Every tile on a GPU, these in turn.
+        *(("accurate", tile, TARGETS[n % len(TARGETS)]) for n, tile in enumerate(TILES)),
+        otherwise="record",
+        unpack=True,
+    ),
+)
+def test_threads_do_not_race(preset: str, tile: str, target: str) -> None:
     """Every access is checked: bounds, alignment, order, whether it was ever written."""
     case = AttentionCase(preset, seq_len=83, heads=1, head_dim=24, padded=(77,))
-    run(case, target, tile, observed=True)
+    run(case, target, TILES[tile], observed=True)
 
 
 def test_weights_are_stored_as_they_are() -> None:

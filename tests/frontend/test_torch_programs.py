@@ -19,9 +19,11 @@ from torch import nn
 from ibert_tvm.cli import main
 from ibert_tvm.evaluation.evaluate import evaluate_integers
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError, load
+from ibert_tvm.frontend.torch_import import decomposed, evaluating, export
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import CalibrationOptions, quantize
 from tests.frontend.architectures import make
+from tests.frontend.grouped_modules import grouped
 from tests.frontend.imports import ops, verified
 
 VOCABULARY, WIDTH, HEADS, LONGEST = 37, 24, 3, 50
@@ -231,3 +233,13 @@ def test_files_that_are_no_exported_programs(tmp_path, messages):
     why = re.compile(r"(?<=why: RuntimeError: ).*")
     with messages.raises(ModelSourceError, why=why, version=torch.__version__):
         load(weights, trust=True)
+
+
+def test_operators_are_decomposed_as_torch_decomposes_them() -> None:
+    module = grouped("gqa")  # has products that torch folds, or does not
+    ids = torch.ones(2, 13, dtype=torch.int64)
+    with evaluating(module):
+        exported = export(module, {"input_ids": ids, "attention_mask": ids}, "")
+    ours, theirs = decomposed(exported), exported.run_decompositions()
+    assert str(ours.graph) == str(theirs.graph)
+    assert ours.graph_signature == theirs.graph_signature

@@ -27,7 +27,7 @@ _SECONDS = {"compile": 6, "import": 60, "onnx": 60}
     ],
 )
 def test_damaged_files(name: str) -> None:
-    result = fuzz(name, _SECONDS.get(name, 3))
+    result = fuzz(name, _SECONDS.get(name, 2))
     assert result["findings"] == []
     assert result["cases"] > 0 and result["cases"] == result["refused"] + result["accepted"]
 

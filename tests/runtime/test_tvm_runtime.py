@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.arm.small_bert import small_bert
 from tests.processes import run_captured
 
 
@@ -32,3 +33,16 @@ def test_loading_and_running_needs_neither_the_compiler_nor_torch(library_path: 
         "print(tvm.runtime.tensor(torch.ones(2, dtype=torch.int32).numpy()).numpy().sum())\n"
     )
     assert _python(script, library_path).split("\n") == ["[]", "False", "2", ""]
+
+
+@pytest.mark.slow
+def test_compiling_needs_no_torch(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from ibert_tvm.cli import main\n"
+        "assert main(['compile', sys.argv[1], '-o', sys.argv[2], '--seq-len', '8']) == 0\n"
+        "print([name for name in ('tvm', 'torch') if name in sys.modules])\n"
+    )
+    model = small_bert(layers=1).save(tmp_path / "model.ibert")
+    shown = _python(script, model, tmp_path / "model.so")
+    assert shown.splitlines()[-1] == "['tvm']"

@@ -150,6 +150,8 @@ def test_on_microcontrollers(case: str, target: str) -> None:
         itertools.product(CASES, ("t4", "a100")),
         *((case, "t4") for case in (*FEW, *OF_A_GPU, "sliding_over_blocks")),
         ("grouped", "a100"),
+        otherwise="record",
+        slow=[*((case, "t4") for case in CASES), *((case, "a100") for case in (*FEW, *BY_BLOCKS))],
         unpack=True,
     ),
 )

@@ -75,18 +75,26 @@ def test_exports_agree_with_onnx_runtime(folder, architecture, attention, dynamo
 )
 @pytest.mark.parametrize(
     ("attention", "dynamo", "opset"),
-    [
+    examples(
+        [
+            ("eager", False, 11),
+            ("eager", False, 13),
+            ("eager", False, 17),
+            ("sdpa", False, 14),
+            ("sdpa", False, 17),
+            ("sdpa", False, 18),
+            ("eager", True, 18),
+            ("eager", True, 23),
+            ("sdpa", True, 18),
+            ("sdpa", True, 20),
+        ],
         ("eager", False, 11),
-        ("eager", False, 13),
-        ("eager", False, 17),
-        ("sdpa", False, 14),
         ("sdpa", False, 17),
-        ("sdpa", False, 18),
         ("eager", True, 18),
-        pytest.param("eager", True, 23, marks=pytest.mark.record),
-        pytest.param("sdpa", True, 18, marks=pytest.mark.record),
         ("sdpa", True, 20),
-    ],
+        otherwise="record",
+        unpack=True,
+    ),
 )
 def test_more_exports(folder, architecture, attention, dynamo, opset):
     check(exported(folder, architecture, attention, dynamo, opset), architecture)
