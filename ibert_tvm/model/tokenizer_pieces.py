@@ -225,7 +225,8 @@ class Pieces:
             "model": self._kind.cut(self._model, ids),
         }
         settings = self._settings(ids)
-        files = {"tokenizer.json": json.dumps(document, ensure_ascii=False).encode()}
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        files = {"tokenizer.json": text.encode()}
         if settings:
             text = json.dumps(settings, ensure_ascii=False, indent=1)
             files[_SETTINGS] = text.encode()

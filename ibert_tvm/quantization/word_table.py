@@ -6,6 +6,7 @@ scale each (`ibert_tvm.relay_passes.spec.nibbles`). Nothing else of the program 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -113,16 +114,18 @@ def within_bytes(model: QuantizedModel, most: int) -> QuantizedModel:
     VerificationError
         If none fits; says what the least takes.
     """
-    found = []
-    for bits in WORD_BITS:
-        made = with_word_bits(model, bits)
-        if made.num_bytes <= most:
-            return made
-        found.append(f"with a table of words in {bits} bits they take {made.num_bytes}")
+    if model.num_bytes <= most:
+        return model
+    least = f"they take {model.num_bytes}"
+    with suppress(UsageError):  # a model of images has no words
+        narrow = with_word_bits(model, min(WORD_BITS))
+        if narrow.num_bytes <= most:
+            return narrow
+        least += f", and {narrow.num_bytes} with a table of words in {min(WORD_BITS)} bits"
     raise VerificationError(
         f"no form of the model's integers fits {most} bytes",
         where="--max-bytes",
-        why="; ".join(found),
+        why=least,
         todo="keep fewer words (--vocabulary), or allow more bytes",
     )
 

@@ -98,8 +98,9 @@ def test_the_form_that_fits(messages: Messages) -> None:
     assert within_bytes(whole, whole.num_bytes) is whole
     assert within_bytes(whole, whole.num_bytes - 1).num_bytes == narrow.num_bytes
     assert within_bytes(whole, narrow.num_bytes).num_bytes == narrow.num_bytes
-    with messages.raises(VerificationError):
-        within_bytes(whole, narrow.num_bytes - 1)
+    for model in (whole, narrow):
+        with messages.raises(VerificationError):
+            within_bytes(model, narrow.num_bytes - 1)
     with messages.raises(UsageError):
         with_word_bits(narrow, 4)
     with messages.raises(UsageError):
