@@ -44,7 +44,8 @@ CharacterMap = dict[int, str]
 """What becomes of a code point; those that stay as they are are left out."""
 
 
-def _blocks() -> Iterator[str]:
+def blocks() -> Iterator[str]:
+    """All code points, 256 at a time."""
     for start in range(0, CODE_POINTS, _BLOCK):
         if start not in _SURROGATES:
             yield "".join(map(chr, range(start, start + _BLOCK)))
@@ -53,7 +54,7 @@ def _blocks() -> Iterator[str]:
 def character_map(normalize: Callable[[str], str]) -> CharacterMap:
     """What a normaliser makes of each code point alone."""
     found: CharacterMap = {}
-    for block in _blocks():
+    for block in blocks():
         made = normalize(block)
         if made == block:
             continue
@@ -100,7 +101,7 @@ def combining_classes(decompose: Callable[[str], str]) -> dict[int, int]:
     known = {unicodedata.combining(mark): mark for mark in listed if is_mark(mark)}
     marks = dict(sorted(known.items()))
     found = {}
-    for block in _blocks():
+    for block in blocks():
         between = [mark.join(block) for mark in (lowest, highest)]
         if [*map(decompose, between)] == between:
             continue
@@ -167,7 +168,7 @@ def word_classes(pre_tokenizer: Any, kinds: Sequence[str]) -> dict[int, int] | N
 
     usual = kinds[0]
     found: dict[int, int] = {}
-    for block in _blocks():
+    for block in blocks():
         if words(f"{usual}{block}{usual}") == [(0, len(block) + 2)]:
             continue
         classes: list[int | None] = [None] * len(block)

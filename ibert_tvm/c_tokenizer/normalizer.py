@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from .code_points import (
     hangul,
 )
 from .errors import refused
+from .graphemes import cluster_properties, keys_of
 from .tables import Array, CodePointTable, utf16
 
 KEEP, SPACED, FIRST = 0, 1, 2
@@ -35,16 +37,19 @@ class Stage:
     Attributes
     ----------
     kind
-        ``"map"``, ``"order"`` or ``"compose"``.
+        ``"map"``, ``"order"``, ``"compose"`` or ``"clusters"``.
     name
         What its names in C begin with.
     characters
         Of a map: what becomes of code points.
+    pairs
+        Of clusters: what becomes of pairs of code points.
     """
 
     kind: str
     name: str = ""
     characters: CharacterMap = field(default_factory=dict)
+    pairs: dict[tuple[int, int], str] = field(default_factory=dict)
     hangul: bool = False
     longest: int = 3
     table: CodePointTable | None = None
@@ -72,7 +77,7 @@ def stages_of(normalizer: JsonDict | None) -> list[Stage]:
             joined.append(stage)
     for number, stage in enumerate(joined):
         stage.name = f"{stage.kind}{number}"
-        if stage.kind == "map":
+        if stage.kind in ("map", "clusters"):
             _tabulate(stage)
         elif stage.kind == "compose":
             _pair_up(stage)
@@ -81,13 +86,19 @@ def stages_of(normalizer: JsonDict | None) -> list[Stage]:
 
 def needs_classes(stages: list[Stage]) -> bool:
     """Whether a stage looks at combining classes."""
-    return any(stage.kind != "map" for stage in stages)
+    return any(stage.kind in ("order", "compose") for stage in stages)
 
 
 @functools.cache
 def mark_classes() -> CodePointTable:
     """Canonical combining classes."""
     return CodePointTable.of("mark_class", combining_classes(normalizers.NFD().normalize_str))
+
+
+@functools.cache
+def cluster_flags() -> CodePointTable:
+    """Properties by which clusters are formed."""
+    return CodePointTable.of("cluster_flags", cluster_properties())
 
 
 def _map(step: JsonDict) -> Stage:
@@ -133,6 +144,11 @@ def _replace(step: JsonDict) -> Iterator[Stage]:
     yield Stage("map", characters={ord(pattern): step["content"]})
 
 
+def _precompiled(step: JsonDict) -> Iterator[Stage]:
+    characters, pairs = keys_of(base64.b64decode(step["precompiled_charsmap"]))
+    yield Stage("clusters", characters=characters, pairs=pairs)
+
+
 _KINDS: dict[str, Callable[[JsonDict], Iterator[Stage]]] = {
     "BertNormalizer": _bert,
     "Lowercase": lambda step: iter((_map(step),)),
@@ -141,6 +157,7 @@ _KINDS: dict[str, Callable[[JsonDict], Iterator[Stage]]] = {
     "NFKC": _composed,
     "NFKD": _decomposed,
     "Nmt": lambda step: iter((_map(step),)),
+    "Precompiled": _precompiled,
     "Replace": _replace,
     "StripAccents": lambda step: iter((_map(step),)),
 }
@@ -167,20 +184,29 @@ def _tabulate(stage: Stage) -> None:
         stage.hangul = True
         for code in syllables:
             del characters[code]
+    spaced = {code: SPACED for code, text in characters.items() if text == f" {chr(code)} "}
+    for code in spaced:
+        del characters[code]
     units: list[int] = []
     places: dict[str, int] = {}
-    values = {}
-    for code, text in characters.items():
-        if text == f" {chr(code)} ":
-            values[code] = SPACED
-            continue
+    for text in (*characters.values(), *stage.pairs.values()):
         if text not in places:
             places[text] = FIRST + len(units)
             units += [len(text), *utf16(text)]
-        values[code] = places[text]
-    stage.longest = max(3, *map(len, characters.values()))
-    stage.table = CodePointTable.of(stage.name, values)
-    stage.arrays = (*stage.table.arrays, Array(f"{stage.name}_texts", units))
+    values = {code: places[text] for code, text in characters.items()}
+    stage.longest = max(3, *map(len, places))
+    stage.table = CodePointTable.of(stage.name, values | spaced)
+    pairs = sorted(stage.pairs.items())
+    columns = {
+        "firsts": [first for (first, _), _ in pairs],
+        "seconds": [second for (_, second), _ in pairs],
+        "places": [places[text] for _, text in pairs],
+    }
+    stage.arrays = (
+        *stage.table.arrays,
+        *(Array(f"{stage.name}_{name}", column) for name, column in columns.items() if pairs),
+        Array(f"{stage.name}_texts", units),
+    )
 
 
 def _pair_up(stage: Stage) -> None:

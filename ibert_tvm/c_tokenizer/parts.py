@@ -6,7 +6,10 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
+
+import numpy as np
 
 from ..common.strict_json import JsonDict
 from .code_points import ALONE, DROPPED, character_map, component, word_classes
@@ -57,8 +60,11 @@ def words_part(record: JsonDict | None) -> Part:
         If it is not implemented.
     """
     steps = _flat(record, "pretokenizers")
-    if [step["type"] for step in steps] == ["ByteLevel"]:
+    names = [step["type"] for step in steps]
+    if names == ["ByteLevel"]:
         return _byte_level(steps[0])
+    if names in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
+        return _metaspace(steps[-1], by_spaces=len(steps) > 1)
     for step in steps:
         if step["type"] not in _BY_CLASS:
             raise refused("pre_tokenizer", f"{step['type']} is none of {', '.join(_BY_CLASS)}")
@@ -84,6 +90,21 @@ def _byte_level(step: JsonDict) -> Part:
         raise refused("pre_tokenizer", "ByteLevel does not cut text into words")
     table = _expression_classes()
     return Part("byte_level.c.in", {"prefix_space": bool(step["add_prefix_space"])}, (table,))
+
+
+def _metaspace(step: JsonDict, by_spaces: bool) -> Part:
+    """SentencePiece's words; `by_spaces` if text is cut at any white space before."""
+    scheme = step["prepend_scheme"]
+    if scheme == "first" and by_spaces:
+        raise refused("pre_tokenizer", "Metaspace has prepend_scheme 'first' behind a splitter")
+    values = {
+        "mark": ord(step["replacement"]),
+        "scheme": scheme,
+        "split": bool(step.get("split", True)),
+        "by_spaces": by_spaces,
+    }
+    tables = (_class_table(json.dumps({"type": "WhitespaceSplit"})),) if by_spaces else ()
+    return Part("metaspace.c.in", values, tables)
 
 
 @functools.cache
@@ -178,6 +199,42 @@ def _byte_pairs(record: JsonDict) -> Part:
     return Part("byte_pairs.c.in", values, arrays=(*trie.arrays, *arrays))
 
 
+def _unigram(record: JsonDict) -> Part:
+    """Scores are doubles in the package: their sums are those of doubles, bit for bit."""
+    check_plain("model", {**record, "vocab": None, "unk_id": None}, {})
+    if record["unk_id"] is None:
+        raise refused("model", "there is no unk_id")
+    scores = [float(score) for _, score in record["vocab"]]
+    if any(score > 0 or 0 < -score < _SMALLEST or not isfinite(score) for score in scores):
+        raise refused("model", "a score is above 0, infinite, or hardly below 0")
+    # Of equal pieces the last counts.
+    trie = Trie.of("vocabulary", {text.encode(): i for i, (text, _) in enumerate(record["vocab"])})
+    magnitudes = -np.array(scores) + 0.0
+    narrow = magnitudes.astype(np.float32)
+    single = bool((narrow == magnitudes).all())
+    if single:
+        arrays = [Array("piece_scores", narrow.view(np.uint32).tolist())]
+    else:
+        bits = magnitudes.view(np.uint64)
+        high, low = (bits >> np.uint64(32)).tolist(), (bits & np.uint64(2**32 - 1)).tolist()
+        arrays = [Array("piece_scores_high", high), Array("piece_scores_low", low)]
+    unknown = np.float64(_UNKNOWN_PENALTY - min(scores)).view(np.uint64)
+    values = {
+        "SAMPLED": SAMPLED,
+        "unknown": record["unk_id"],
+        "unknown_score": f"{unknown:#x}",
+        "single": single,
+        **_working(_LONGEST_WORD, 16),
+    }
+    return Part("unigram.c.in", values, arrays=(*trie.arrays, *arrays))
+
+
+_SMALLEST = 2.0**-100
+"""Of what scores are below 0, so that float has them with all bits."""
+_UNKNOWN_PENALTY = 10.0
+"""What an unknown character scores less than the worst piece."""
+
+
 def _working(longest: int, per_byte: int) -> dict[str, object]:
     """Memory for words that may be longer: of bytes as they are, and for each of them more."""
     work = longest * (1 + per_byte)
@@ -187,7 +244,11 @@ def _working(longest: int, per_byte: int) -> dict[str, object]:
 _LONGEST_WORD = 512
 """Bytes of a word that the memory is for that headers ask for."""
 _PLAIN_PAIRS: dict[str, object] = {"ignore_merges": True}
-_MODELS: dict[str, Callable[[JsonDict], Part]] = {"BPE": _byte_pairs, "WordPiece": _word_piece}
+_MODELS: dict[str, Callable[[JsonDict], Part]] = {
+    "BPE": _byte_pairs,
+    "Unigram": _unigram,
+    "WordPiece": _word_piece,
+}
 
 
 @dataclass(frozen=True)

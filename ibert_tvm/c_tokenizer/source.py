@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import graphemes
 from .added_tokens import added_arrays
-from .normalizer import FIRST, KEEP, SPACED, mark_classes, needs_classes, stages_of
+from .normalizer import FIRST, KEEP, SPACED, cluster_flags, mark_classes, needs_classes, stages_of
 from .parts import Template, model_part, words_part
 
 if TYPE_CHECKING:
@@ -63,7 +64,13 @@ def c_tokenizer(tokenizer: Tokenizer) -> CTokenizer:
     added = document["added_tokens"]
     added_tables = added_arrays(added, bool(stages))
     own = [stage.table for stage in stages if stage.table is not None]
-    tables = [*own, *([mark_classes()] if needs_classes(stages) else []), *words.tables]
+    clustered = any(stage.kind == "clusters" for stage in stages)
+    tables = [
+        *own,
+        *([mark_classes()] if needs_classes(stages) else []),
+        *([cluster_flags()] if clustered else []),
+        *words.tables,
+    ]
     trimmed = any(token["lstrip"] or token["rstrip"] for token in added)
     arrays = [
         *(array for stage in stages for array in stage.arrays),
@@ -75,6 +82,8 @@ def c_tokenizer(tokenizer: Tokenizer) -> CTokenizer:
     table_bytes = sum(array.nbytes for array in arrays)
     values = {
         **{"KEEP": KEEP, "SPACED": SPACED, "FIRST": FIRST},
+        **graphemes.FLAGS,
+        "scheme": None,
         **words.values,
         **model.values,
         "stages": stages,

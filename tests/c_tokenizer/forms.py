@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import json
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+import pytest
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models, pre_tokenizers, processors, trainers
 
@@ -119,9 +123,54 @@ def byte_pairs(prefix_space: bool = False, **changes: object) -> dict[str, Any]:
     return document
 
 
+def unigram(pre_tokenizer: Any = None, double: bool = False, **changes: Any) -> dict[str, Any]:
+    """XLM-RoBERTa's tokenizer.json with random scores, of floats or doubles.
+
+    Pieces are characters of `SENTENCES` and random pairs and words of theirs.
+    """
+    rng = random.Random(2)
+    words = [word for text in SENTENCES for word in text.split()]
+    characters = {character for text in SENTENCES for character in text} - {"h", "😀"}
+    pieces = dict.fromkeys(["▁", *sorted(characters)])
+    for word in [*words, *lines(100, seed=4)]:
+        for _ in range(3):
+            start = rng.randrange(len(word) or 1)
+            pieces[("▁" if start == 0 else "") + word[start : start + rng.randrange(1, 6)]] = None
+    pieces.pop("", None)
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    scores = [-rng.choice((rng.random() * 12, 7.0, 3.5)) for _ in pieces]
+    if not double:
+        scores = np.array(scores, np.float32).astype(float).tolist()
+    vocabulary = [*((name, 0.0) for name in special), *zip(pieces, scores, strict=True)]
+    fast = FastTokenizer(models.Unigram(vocabulary, 3))
+    fast.pre_tokenizer = pre_tokenizer or pre_tokenizers.Metaspace()
+    fast.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    document = json.loads(fast.to_str())
+    document["added_tokens"] = [added(text, number) for number, text in enumerate(special)]
+    return {**document, **changes}
+
+
+@functools.cache
+def charsmap() -> bytes:
+    """SentencePiece's map of characters by NFKC, as it is trained with by default."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason="it has the map")
+    from sentencepiece import sentencepiece_model_pb2 as protobuf
+
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES * 20),
+        model_writer=written,
+        vocab_size=150,
+        minloglevel=2,
+        hard_vocab_limit=False,
+    )
+    model = protobuf.ModelProto.FromString(written.getvalue())
+    return bytes(model.normalizer_spec.precompiled_charsmap)
+
+
 def host_of(tokenizer: Tokenizer, *flags: str) -> HostTokenizer:
-    """The C form, with warnings as errors."""
-    return HostTokenizer(c_tokenizer(tokenizer), flags)
+    """The C form, with warnings as errors, and with memory for long words."""
+    return HostTokenizer(c_tokenizer(tokenizer), flags, work_bytes=2**18)
 
 
 def compare(host: HostTokenizer, tokenizer: Tokenizer, texts: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tokenizers import pre_tokenizers
 
 from ibert_tvm.c_tokenizer.host import HostTokenizer, check_on_probes
 from ibert_tvm.c_tokenizer.source import c_tokenizer
@@ -12,7 +13,17 @@ from ibert_tvm.common.errors import ModelError
 from ibert_tvm.model.tokenization import Tokenizer
 from tests.examples import examples
 
-from .forms import TEXTS, added, byte_pairs, compare, host_of, lines, tokenizer_of, word_piece
+from .forms import (
+    TEXTS,
+    added,
+    byte_pairs,
+    compare,
+    host_of,
+    lines,
+    tokenizer_of,
+    unigram,
+    word_piece,
+)
 
 
 def _bert(**changes: object) -> dict[str, Any]:
@@ -53,6 +64,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     ),
 }
 
+_USUAL = ("NFKC", "trimmed", "byte pairs", "pieces of words")
 FAMILIES |= {
     "byte pairs": byte_pairs(),
     "space before": byte_pairs(
@@ -63,8 +75,20 @@ FAMILIES |= {
     ),
 }
 
+FAMILIES |= {
+    "pieces": unigram(),
+    "pieces of words": unigram(
+        pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]),
+        double=True,
+    ),
+    "first piece": unigram(pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
+    "no space before": unigram(
+        pre_tokenizers.Metaspace(prepend_scheme="never"), normalizer={"type": "Nmt"}
+    ),
+}
 
-@pytest.mark.parametrize("family", examples([*FAMILIES], "NFKC", "trimmed", "byte pairs"))
+
+@pytest.mark.parametrize("family", examples([*FAMILIES], *_USUAL))
 def test_every_family_in_every_script(family: str) -> None:
     tokenizer = tokenizer_of(FAMILIES[family])
     host = host_of(tokenizer)

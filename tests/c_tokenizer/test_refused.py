@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tokenizers import pre_tokenizers
 
 from ibert_tvm.c_tokenizer.errors import TokenizerFormError
 from ibert_tvm.c_tokenizer.host import check_same
@@ -13,12 +14,18 @@ from ibert_tvm.c_tokenizer.source import c_tokenizer
 from ibert_tvm.common.errors import VerificationError
 from tests.snapshots import Messages
 
-from .forms import added, byte_pairs, tokenizer_of, word_piece
+from .forms import added, byte_pairs, tokenizer_of, unigram, word_piece
 
 _REPLACE = {"type": "Replace", "pattern": {"String": "ab"}, "content": "c"}
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 _PIECES = [*byte_alphabet(), "ab", "bc", "abc"]
 _BYTES = {piece: number for number, piece in enumerate(_PIECES)}
+
+
+def _unigram(score: float, unknown: int | None) -> dict[str, Any]:
+    return {"type": "Unigram", "vocab": [["a", score]], "unk_id": unknown, "byte_fallback": False}
+
+
 REFUSED: dict[str, dict[str, Any]] = {
     "a normaliser": word_piece({"type": "Strip", "strip_left": True, "strip_right": True}),
     "a replacement": word_piece(_REPLACE),
@@ -32,6 +39,16 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a byte less": byte_pairs(merges=[], vocab={"a": 0}),
     "a suffix": byte_pairs(end_of_word_suffix="</w>"),
     "no expression": byte_pairs(pre_tokenizer={**_BYTE_LEVEL, "use_regex": False}),
+    "a good score": unigram(model=_unigram(1.0, 0)),
+    "nothing unknown": unigram(model=_unigram(-1.0, None)),
+    "first of words": unigram(
+        pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.WhitespaceSplit(),
+                pre_tokenizers.Metaspace(prepend_scheme="first"),
+            ]
+        )
+    ),
     "single words": word_piece(added_tokens=[added("[MASK]", 4, single_word=True)]),
     "added behind": word_piece(added_tokens=[added("[MASK]", 4, normalized=True)]),
     "a space in an added token": word_piece(added_tokens=[added(" x", 4)]),
