@@ -195,7 +195,8 @@ class Model:
         return await self._in_time(method, self._tokens(texts, truncate))
 
     async def _tokens(self, texts: Sequence[Text], truncate: bool) -> list[Row]:
-        return await asyncio.wrap_future(self.tokenising.submit(texts, truncate))
+        rows = self.tokenising.submit(texts, truncate)
+        return rows.result() if rows.done() else await asyncio.wrap_future(rows)
 
     async def run_ids(self, method: str, ids: Ids) -> tuple[NDArray[np.float32], int]:
         """The same of texts that come as token ids, which are computed as they are.

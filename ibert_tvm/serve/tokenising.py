@@ -23,6 +23,10 @@ from .turns import Turns
 
 _PIECE = 8192
 """Characters that are tokenised at once, unless one text has more: about 10 ms."""
+_AT_ONCE = 1024
+"""Characters that are tokenised where they are submitted: about 1 ms, as a thread takes to wake."""
+_LEAST = 32
+"""Characters that take as long as what every text takes, however short."""
 _RESTED = 64
 """Long texts after which their thread rests for as long as they took, after a short one came."""
 _NO_LIMIT = 2**31 - 1
@@ -50,10 +54,11 @@ class Tokenising:
         max_characters: int,
     ) -> None:
         self._max_tokens, self._max_characters = max_tokens, max_characters
+        self._tokenizer = tokenizer
         self._short, self._long = _Lane(tokenizer), _Lane(tokenizer)
 
     def submit(self, texts: Sequence[Text], truncate: bool) -> Future[list[Row]]:
-        """Queue the texts of a request.
+        """Queue the texts of a request; short ones are tokenised at once.
 
         Parameters
         ----------
@@ -87,9 +92,13 @@ class Tokenising:
         request = _Request(texts, _pieces(sizes), truncate, self._max_tokens)
         if longest > _PIECE:
             self._long.put(request)
-        else:
-            self._long.rests = _RESTED
+            return request.future
+        self._long.rests = _RESTED
+        if max(sum(sizes), _LEAST * len(texts)) > _AT_ONCE:
             self._short.put(request)
+        else:
+            self._short.check_open()
+            request.advance(self._tokenizer)
         return request.future
 
     def close(self) -> None:
@@ -122,7 +131,18 @@ class _Request:
     future: Future[list[Row]] = field(default_factory=Future)
 
     def advance(self, tokenizer: Tokenizer) -> bool:
-        """Tokenise a piece; whether that was the last."""
+        """Tokenise a piece; whether there is more to do."""
+        try:
+            self._tokenise(tokenizer)
+        except Exception as error:  # the request's to see
+            if self.future.set_running_or_notify_cancel():
+                self.future.set_exception(error)
+            return False
+        if not self.pieces and self.future.set_running_or_notify_cancel():
+            self.future.set_result(self.rows)
+        return bool(self.pieces)
+
+    def _tokenise(self, tokenizer: Tokenizer) -> None:
         start = len(self.rows)
         texts = self.texts[start : start + self.pieces.popleft()[0]]
         most = self.max_tokens if self.truncate else _NO_LIMIT
@@ -135,7 +155,6 @@ class _Request:
                     todo="shorten it, or send truncate: true to have it cut off",
                 )
             self.rows.append((np.array(ids, np.int32), np.array(types, np.int32)))
-        return not self.pieces
 
 
 class _Lane:
@@ -151,13 +170,16 @@ class _Lane:
 
     def put(self, request: _Request) -> None:
         with self._changed:
-            if self._closed:
-                raise ClosedError("the server is about to stop", todo="try another one")
+            self.check_open()
             self._put(request, len(request.pieces) > 1)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="tokenise", daemon=True)
                 self._thread.start()
             self._changed.notify()
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the server is about to stop", todo="try another one")
 
     def _put(self, request: _Request, large: bool) -> None:
         _, characters = request.pieces[0]
@@ -182,17 +204,9 @@ class _Lane:
             if request.future.cancelled():
                 continue
             began = time.thread_time()
-            try:
-                complete = request.advance(self._tokenizer)
-            except Exception as error:  # the request's to see
-                if request.future.set_running_or_notify_cancel():
-                    request.future.set_exception(error)
-                continue
-            if not complete:
+            if request.advance(self._tokenizer):
                 with self._changed:
                     self._put(request, large)
-            elif request.future.set_running_or_notify_cancel():
-                request.future.set_result(request.rows)
             if self.rests:  # so that short texts and what computes have a processor
                 self.rests -= 1
                 with self._changed:

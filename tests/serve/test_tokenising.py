@@ -16,6 +16,7 @@ from ibert_tvm.serve.tokenising import Tokenising
 from tests.runtime.conftest import VOCABULARY
 
 LONG = "big " * 2500  # longer than a piece
+SHORT = "big " * 300  # longer than what is tokenised at once
 
 
 @pytest.fixture
@@ -83,8 +84,8 @@ def test_who_has_little_to_do_goes_first_and_nobody_waits_for_what_was_given_up(
     tokenising = Tokenising(held, 16, 20000)  # type: ignore[arg-type]
     large = [tokenising.submit([name + " world" * 1000] * 3, True) for name in "hg"]
     assert held.entered.acquire(timeout=10)  # the first piece of the first
-    small = tokenising.submit(["small"], True)
-    given_up = tokenising.submit(["b"], True)
+    small = tokenising.submit(["small " * 200], True)
+    given_up = tokenising.submit(["b" * 2000], True)
     given_up.cancel()
     long = tokenising.submit([LONG], True)  # has a thread of its own
     assert len(long.result(10)) == 1
@@ -105,11 +106,28 @@ def test_long_texts_leave_a_processor_to_short_ones_while_these_come(
     clock = iter(range(0, 10**6, 1000))
     monkeypatch.setattr("ibert_tvm.serve.tokenising.time.thread_time", lambda: next(clock))
     tokenising = Tokenising(tokenizer, 16, 20000)
-    for text in (LONG, LONG, "short", LONG):
+    for text in (LONG, LONG, SHORT, LONG):
         tokenising.submit([text], True).result(10)
     waiting = tokenising.submit([LONG], True)  # for 1000 s
     for _ in range(3):
-        tokenising.submit(["short"], True).result(10)
+        tokenising.submit([SHORT], True).result(10)
     assert not waiting.done()
     tokenising.close()
     assert len(waiting.result(10)) == 1
+
+
+def test_very_short_texts_wait_for_no_thread(tokenizer: Tokenizer) -> None:
+    held = Held(tokenizer)
+    tokenising = Tokenising(held, 16, 20000)  # type: ignore[arg-type]
+    waiting = tokenising.submit([SHORT], True)
+    assert held.entered.acquire(timeout=10)
+    held.go_on.release()
+    assert len(waiting.result(10)) == 1
+    held.go_on.release()
+    assert tokenising.submit(["hello", "big"], True).done()
+    held.go_on.release()
+    refused = tokenising.submit(["hello " * 40], False)
+    assert refused.done() and isinstance(refused.exception(), InputError)
+    tokenising.close()
+    with pytest.raises(ClosedError):
+        tokenising.submit(["hello"], True)
