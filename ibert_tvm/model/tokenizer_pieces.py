@@ -159,7 +159,9 @@ class Pieces:
         self._model: JsonDict = self._document["model"]
         self._kind = _KINDS[self._model["type"]]
         self._parts = self._kind.parts(self._model)
-        self.unknown = self._model.get("unk_id", self.ids.get(str(self._model.get("unk_token"))))
+        self.unknown: int | None = self._model.get("unk_id")
+        if self._model.get("unk_token") is not None:
+            self.unknown = self.ids.get(self._model["unk_token"])
         self.needed = {*self._needed_ids(), *map(self.ids.__getitem__, self._needed_pieces())}
 
     def _needed_ids(self) -> Iterator[int]:

@@ -160,6 +160,12 @@ def test_pieces_whose_parts_are_gone_are_not_merged() -> None:
     assert merges == [["Ġ", "t"], ["h", "e"], ["Ġt", "he"]]
 
 
+def test_a_piece_that_is_called_none_is_not_the_unknown_one() -> None:
+    fast = FastTokenizer.from_str(_files(_pairs_of_bytes)["tokenizer.json"].decode())
+    fast.add_tokens(["None"])
+    assert Pieces(Tokenizer({"tokenizer.json": fast.to_str().encode()})).unknown is None
+
+
 def test_another_tokenizer_is_noticed(messages: Messages) -> None:
     tokenizer = Tokenizer(_files(_word_pieces))
     pieces = Pieces(tokenizer)
