@@ -199,9 +199,10 @@ class KernelDomain(KernelBlocks):
                 why="the pass offset_activations did not run before emission",
                 todo="use ibert_tvm.relay_passes.passes.pipeline, which orders the passes",
             )
-        # An instruction that takes several rows at once reads them from a copy that interleaves
-        # them.
-        if x.dtype == layout.lhs_dtype and whole and layout.row_step == 1:
+        # An instruction that takes several rows at once, and a microkernel, read them from a copy
+        # that interleaves them.
+        interleaves = layout.row_step > 1 or (layout.scalar and layout.widens_lhs)
+        if x.dtype == layout.lhs_dtype and whole and not interleaves:
             return x
         self.attributes["ibert.lhs_copied"] = True
 

@@ -2,7 +2,8 @@
  *
  * A register holds the weights of two columns, 32 bits apart: one MUL and one addition serve two
  * products. Eight rows by four columns take 16 registers of sums. The lower sum's sign is taken out of
- * the upper one at the end, which is exact for a depth below 65,793: 255 x 128 x depth < 2^31.
+ * the upper one at the end, which is exact where the products of a call add up to 32 bits: the
+ * analysis of ranges proves it, and of bytes it holds below a depth of 65,793.
  *
  * Layouts, innermost last:
  *   a  int16 [depth][rows]      b  int8 [depth][4]      c  int32 [4][rows]

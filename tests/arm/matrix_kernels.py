@@ -44,7 +44,7 @@ def linear(
     rows, depth, columns
         x is [rows, depth], W [columns, depth].
     dtype
-        Of x: int8, or uint8 with all of its values.
+        Of x: int8, uint8 with all of its values, or int16 of 15 bits.
     epilogue
         ``none`` stores accumulators, ``requantise`` 8 bits, ``gelu`` a GELU in 8 bits, ``residual``
         the sum with another value of 15 bits.
@@ -55,7 +55,7 @@ def linear(
 
     def body(p: RowProgram) -> Sequence[relax.Var]:
         nonlocal weight
-        bounds = (0, 255) if dtype == "uint8" else INT8
+        bounds = {"int8": INT8, "uint8": (0, 255), "int16": STREAM}[dtype]
         x = p.input("x", p.entries(bounds, (1, rows, depth), dtype), bounds)
         weight = p.entries((-128, 127), (columns, depth), "int8")
         weight[0], weight[-1] = -128, 127

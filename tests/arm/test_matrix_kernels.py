@@ -25,6 +25,7 @@ LINEAR = (
     (13, 5, 1, "int8", "none"),
     (34, 36, 8, "uint8", "none"),
     (106, 8, 4, "int8", "none"),
+    (8, 16, 8, "int16", "none"),
 )
 # Sequences, length, heads, channels of a head, padded tokens.
 ATTENTION = ((2, 7, 2, 5, 2), (1, 1, 1, 4, 0), (1, 16, 2, 8, 3), (2, 21, 1, 32, 4))
@@ -53,6 +54,7 @@ LINEAR_CASES = [(name, case) for name in TARGETS for case in LINEAR]
 LINEAR_EXAMPLES = [
     *(("cortex-m4", case) for case in LINEAR[::2]),
     *((name, LINEAR[index]) for name in TARGETS[1:] for index in (0, 4)),
+    ("rv32imc", LINEAR[-1]),  # which takes activations of 16 bits
 ]
 ATTENTION_CASES = [(name, case) for name in TARGETS for case in ATTENTION]
 ATTENTION_EXAMPLES = [*((name, ATTENTION[0]) for name in TARGETS), ("cortex-m4", ATTENTION[2])]
