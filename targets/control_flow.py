@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from .executable import Image
-from .machines import LOADED, FlowRules, Goes, Instruction, Transfer
+from .machines import ADDRESS, LOADED, FlowRules, Goes, Instruction, Transfer
 
 _LARGEST_CONSTANT = 16
 # Of libgcc's division, see `Goes.WORDS`: 31 steps of three instructions, and one more.
@@ -137,6 +137,9 @@ class ControlFlow:
                     state = before, source
                     if source == LOADED:
                         if not self._is_filled(self.code[before]):
+                            return False
+                    elif source.startswith(ADDRESS):
+                        if int(source.removeprefix(ADDRESS)) not in self.places:
                             return False
                     elif state not in reached and state not in self._followed:
                         reached.add(state)

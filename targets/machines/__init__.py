@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 
 from .code import (
+    ADDRESS,
     LOADED,
     FlowRules,
     Function,
@@ -28,6 +29,7 @@ from .record import (
 )
 
 __all__ = [
+    "ADDRESS",
     "LOADED",
     "MACHINES",
     "RUNTIMES",

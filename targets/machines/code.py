@@ -90,6 +90,9 @@ class Transfer:
 LOADED = "loaded"
 """Source of a register: memory, or the address of an instruction that the code names."""
 
+ADDRESS = "="
+"""How a source begins that is an address, which has to be the start of an instruction."""
+
 
 @dataclass(frozen=True)
 class FlowRules:
@@ -100,8 +103,10 @@ class FlowRules:
     transfer
         Of instructions that do not only go on to the next.
     sources
-        Where an instruction takes the new value of a register from: registers, `LOADED`, or an
-        empty tuple for a value that it computes; None if it leaves the register alone.
+        Where an instruction takes the new value of a register from: registers, `LOADED`, `ADDRESS`
+        and a number, or an empty tuple for a value that it computes; None if it leaves the register
+        alone. What it calls registers is its own: it is asked about them at the instructions
+        before.
     reference
         The address of a constant or of an instruction that an instruction names, None if none; the
         second argument is whether it is a Thumb instruction.

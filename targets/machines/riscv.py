@@ -6,7 +6,17 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .code import LOADED, FlowRules, Function, Goes, Instruction, StackError, StackRules, Transfer
+from .code import (
+    ADDRESS,
+    LOADED,
+    FlowRules,
+    Function,
+    Goes,
+    Instruction,
+    StackError,
+    StackRules,
+    Transfer,
+)
 from .record import GCC_INTEGER_HELPERS, BareMetal, Emulator, FloatUse, Linux, Machine, Toolchain
 
 if TYPE_CHECKING:
@@ -30,6 +40,9 @@ _BRANCHES = r"b(?:eq|ne|lt|ge|gt|le)(?:u|z)?"
 _REFUSED = r"ecall|[msu]ret|d?ret\w+|wfi|csr\w+|fence\.i|sfence\w*|hfence\w*|r?d?cycle\w*"
 _STOPS = ("ebreak", "unimp")
 _ONLY_READS = rf"s[bhwd]|fence(\.\w+)?|nop|j|jr|{_BRANCHES}"
+
+
+_NUMBER = r"-?\d\w*"
 
 
 def _operands(one: Instruction) -> list[str]:
@@ -59,11 +72,23 @@ def _transfer(one: Instruction) -> Transfer | None:
 
 def _sources(one: Instruction, register: str, pointer: str) -> tuple[str, ...] | None:
     name, operands = one.mnemonic, _operands(one)
+    register, _, upper = register.partition("@")
     if operands[0] != register or re.fullmatch(_ONLY_READS, name):
         return None
+    if name in ("lui", "auipc"):
+        value = (int(operands[1], 0) << 12) + (one.address if name == "auipc" else 0)
+        if upper:
+            return (LOADED,) if (value - int(upper)) % (1 << 32) == 0 else ()
+        return (f"{ADDRESS}{value}",)
+    if upper:
+        return ()
     if name == pointer:
         return (LOADED,)
-    # Instructions of two and of four bytes are mixed: a sum may be an address inside of one.
+    # Instructions of two and of four bytes are mixed: a sum may be an address inside of one. That
+    # of an address's two parts is known, wherever the register has the upper part.
+    if name in ("add", "addi") and one.target is not None and re.fullmatch(_NUMBER, operands[2]):
+        rest = one.target - int(operands[2], 0)
+        return f"{ADDRESS}{one.target}", f"{operands[1]}@{rest}"
     return (operands[1],) if name == "mv" else ()
 
 
@@ -91,9 +116,6 @@ def _flow(sources: Callable[[Instruction, str], tuple[str, ...] | None]) -> Flow
 
 
 _FLOW_32 = _flow(_sources_32)
-
-
-_NUMBER = r"-?\d\w*"
 
 
 def _lowered(function: Function, index: int) -> int:

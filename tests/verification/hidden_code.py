@@ -197,6 +197,14 @@ HIDDEN = {
     "a pointer of RISC-V with half of its bits": Hidden(
         "rv64gc", _RV32 + "f: lw a1, 0(a0)\njr a1\n", "it jumps to a computed address: jr"
     ),
+    "an address of RISC-V within an instruction": Hidden(
+        "rv32imc", _RV32 + "f: lui a0, %hi(f+2)\naddi a0, a0, %lo(f+2)\njr a0\n", "computed address"
+    ),
+    "another upper part of an address of RISC-V": Hidden(
+        "rv32imc",
+        _RV32 + "f: beqz a1, g\nlui a0, 0x20\nj h\ng: lui a0, 0x10\nh: addi a0, a0, 2\njr a0\n",
+        "it jumps to a computed address: jr",
+    ),
     "data in the code of RISC-V": Hidden(
         "rv32imc", _RV32 + "f: ret\n.balign 4\n.word 0xffffffff\n", "no instruction"
     ),
