@@ -14,7 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.readers import READERS, write_files
+from tests.fuzz.reader import write_files
+from tests.fuzz.readers import READERS
 from tests.fuzz.run import fuzz
 from tests.fuzz.worker import make_case, read_case
 

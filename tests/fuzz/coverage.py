@@ -88,7 +88,8 @@ def damaged_again(data: bytes, most: int, seed: int, name: str) -> bytes:
 def read_packed(data: bytes, name: str) -> None:
     """Let a reader read packed files; whatever is no named error is raised."""
     from ibert_tvm.common.errors import IbertError
-    from tests.fuzz.readers import READERS, write_files
+    from tests.fuzz.reader import write_files
+    from tests.fuzz.readers import READERS
 
     files = unpacked(data)
     if not files:
@@ -265,7 +266,8 @@ def _note(name: str, result: dict[str, Any], document: dict[str, Any], output: P
 
 def main() -> int:
     """Fuzz readers; returns 1 where something was found."""
-    from tests.fuzz.readers import READERS, write_files
+    from tests.fuzz.reader import write_files
+    from tests.fuzz.readers import READERS
 
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.coverage", description=__doc__)
     parser.add_argument("--reader", choices=READERS, action="append", help="by default all")

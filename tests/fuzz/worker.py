@@ -57,7 +57,8 @@ def read_case(name: str, number: int, seconds: int = ALARM_SECONDS) -> str:
         ``"refused"`` or ``"accepted"``; else what is wrong, with its traceback.
     """
     from ibert_tvm.common.errors import IbertError
-    from tests.fuzz.readers import READERS, write_files
+    from tests.fuzz.reader import write_files
+    from tests.fuzz.readers import READERS
 
     reader = READERS[name]
     files, repaired, whole = make_case(name, number)
@@ -85,7 +86,8 @@ _meanings: dict[tuple[str, bytes], object] = {}
 
 def _meaning(name: str, whole: dict[str, bytes]) -> object:
     """What a whole folder means."""
-    from tests.fuzz.readers import READERS, write_files
+    from tests.fuzz.reader import write_files
+    from tests.fuzz.readers import READERS
 
     key = (name, b"".join(whole.values()))
     if key not in _meanings:

@@ -15,7 +15,8 @@ from ibert_tvm.runtime.library_file import read_metadata
 from tests.arm.tools import board
 from tests.encoder.small_encoders import tiny
 from tests.extras import needs
-from tests.fuzz.readers import READERS, write_files
+from tests.fuzz.reader import write_files
+from tests.fuzz.readers import READERS
 from tests.snapshots import Messages
 
 
