@@ -304,7 +304,10 @@ class ActivationQuant:
         if self.phase is None:
             return np.clip(np.rint(steps), *self.reach)
         phase = self.phase.astype(steps.dtype)
-        return np.clip(np.rint(steps + phase) - phase, *self.reach)
+        rounded = steps + phase
+        np.rint(rounded, out=rounded)
+        rounded -= phase
+        return np.clip(rounded, *self.reach)
 
     @property
     def _splits(self) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,11 @@ def _import(
     provenance: Callable[[], JsonDict],
 ) -> CanonicalModel:
     """Import a model, and describe it while arithmetic compares it with its source."""
+
+    def again(revisit: Revisit) -> Canonical:
+        wait([said])  # tracing patches torch for all threads
+        return import_transformers(wrapper, missing, revisit)
+
     with evaluating(wrapper), ThreadPoolExecutor(1) as beside:
         canonical = import_transformers(wrapper, missing)
         said = beside.submit(provenance)
@@ -153,7 +158,7 @@ def _import(
             outputs=[wrapper.output],
             pad_token_id=padding_id(getattr(config, "pad_token_id", None)) or 0,
             id2label=labels(wrapper),
-            again=lambda revisit: import_transformers(wrapper, missing, revisit),
+            again=again,
             positions=positions(config),
         )
         return described(model, **said.result())
