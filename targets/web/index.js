@@ -143,7 +143,7 @@ async function obtain(file, url, cacheName) {
     }
     await cache.delete(key);
   }
-  const bytes = remote ? await fetched(url) : await read(url);
+  const bytes = remote ? await fetched(url, cache !== undefined) : await read(url);
   if ((await digest(bytes)) !== file.sha256) {
     throw new Error(`${url.href} is not the file that this model was published with`);
   }
@@ -151,8 +151,9 @@ async function obtain(file, url, cacheName) {
   return bytes;
 }
 
-async function fetched(url) {
-  const response = await fetch(url);
+// What is kept here need not be kept by the browser a second time.
+async function fetched(url, kept) {
+  const response = await fetch(url, { cache: kept ? "no-store" : "default" });
   if (!response.ok) {
     throw new Error(`${url.href}: ${response.status} ${response.statusText}`);
   }
