@@ -12,6 +12,7 @@ import base64
 import functools
 import json
 import struct
+from collections.abc import Iterable
 
 from .code_points import blocks, component
 from .errors import refused
@@ -60,9 +61,9 @@ def cluster_properties() -> dict[int, int]:
     normalize = component("normalizer", precompiled(_counting_map())).normalize_str
     found: dict[int, int] = {}
 
-    def probe(flag: int, before: str, behind: str, letters: int) -> None:
+    def probe(flag: int, before: str, behind: str, letters: int, among: Iterable[str]) -> None:
         """Flag what makes so many letters between two texts."""
-        for block in blocks():
+        for block in among:
             usable = [character for character in block if character not in "\0\n\r"]
             text = "\n".join(f"{before}{character}{behind}" for character in usable)
             for character, made in zip(usable, normalize(text).split("\n"), strict=True):
@@ -70,18 +71,17 @@ def cluster_properties() -> dict[int, int]:
                     found[ord(character)] = found.get(ord(character), 0) | flag
 
     # The numbers are those of clusters that hold together; with MARK, what follows is another.
-    probe(EXTENDS, "a", "", 1)
-    probe(PREPENDS, "", "a", 1)
-    probe(CONTROL, "", _MARK * 2, 2)
-    probe(PICTURE, _PICTURE + _JOINER, "", 3)
-    probe(CONSONANT, "", _LINKER + _CONSONANT + _MARK, 4)
-    probe(LINKER, _CONSONANT, _CONSONANT + _MARK, 4)
-    probe(CONJOINS, _CONSONANT + _LINKER, _CONSONANT + _MARK, 5)
-    probe(BETWEEN, _PICTURE, _JOINER + _PICTURE + _MARK, 5)
-    for code, flags in found.items():
-        # What extends is joined in each of these, and only that stands between.
-        only = LINKER | CONJOINS | BETWEEN
-        found[code] = flags & ~(PICTURE if flags & EXTENDS else only)
+    probe(EXTENDS, "a", "", 1, blocks())
+    extending = ["".join(map(chr, found))]  # nothing else stands between in a cluster
+    probe(LINKER, _CONSONANT, _CONSONANT + _MARK, 4, extending)
+    probe(CONJOINS, _CONSONANT + _LINKER, _CONSONANT + _MARK, 5, extending)
+    probe(BETWEEN, _PICTURE, _JOINER + _PICTURE + _MARK, 5, extending)
+    probe(PREPENDS, "", "a", 1, blocks())
+    probe(CONTROL, "", _MARK * 2, 2, blocks())
+    probe(CONSONANT, "", _LINKER + _CONSONANT + _MARK, 4, blocks())
+    probe(PICTURE, _PICTURE + _JOINER, "", 3, blocks())
+    for character in extending[0]:  # it is joined there too
+        found[ord(character)] &= ~PICTURE
     return {**found, **dict.fromkeys((0, ord("\n"), ord("\r")), CONTROL)}
 
 

@@ -96,6 +96,14 @@ def test_every_family_in_every_script(family: str) -> None:
     assert compare(host, tokenizer, [*lines(400, seed=1)]) > 400
 
 
+@pytest.mark.record
+@pytest.mark.parametrize("family", ["uncased", "NFKC", "byte pairs", "pieces of words"])
+def test_many_lines(family: str) -> None:
+    """On 100,000 lines; with SentencePiece's map see `test_graphemes`."""
+    tokenizer = tokenizer_of(FAMILIES[family])
+    assert compare(host_of(tokenizer), tokenizer, [*lines(100_000, seed=7)]) > 800_000
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_long_texts_are_cut(side: str) -> None:
     tokenizer = tokenizer_of(word_piece(), truncation_side=side, model_max_length=11)

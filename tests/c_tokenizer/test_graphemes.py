@@ -39,7 +39,7 @@ def test_clusters(count: int) -> None:
     tokenizer = tokenizer_of(unigram(normalizer=json.loads(precompiled(charsmap()))))
     host, rng = host_of(tokenizer), random.Random(count)
     clusters = ["".join(rng.choices(_CHARACTERS, k=rng.randrange(1, 9))) for _ in range(count)]
-    assert compare(host, tokenizer, [*TEXTS, *clusters, *lines(count // 8, seed=6)]) > count
+    assert compare(host, tokenizer, [*TEXTS, *clusters, *lines(count, seed=6)]) > count
 
 
 def _map_of(key: bytes) -> bytes:
