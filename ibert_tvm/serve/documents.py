@@ -15,8 +15,8 @@ from pydantic_core import PydanticCustomError
 from ..model.scores import FUNCTIONS
 
 Item = TypeVar("Item")
-MOST_ITEMS = 65536
-"""Elements of a list."""
+MOST_ITEMS = 8192
+"""Elements of a list; each is looked at in the event loop."""
 
 Text = Annotated[str, Field(description="A text.")]
 Pair = Annotated[list[str], Field(min_length=2, max_length=2, description="A pair of texts.")]
