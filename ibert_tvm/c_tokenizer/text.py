@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ..model.artefact import QuantizedModel
 
 _ARRAYS = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types"}
+_PROBE_BYTES = 2**16
+"""Memory for a probe that is one word."""
 _SOURCE = Path(__file__).with_name("embed.c.in")
 _HEADER = Path(__file__).with_name("embed.h.in")
 
@@ -71,14 +73,15 @@ def text_sources(quantized: QuantizedModel, interface: Interface) -> TextSources
         report={
             "table_bytes": form.table_bytes,
             "work_bytes": form.work_bytes,
-            "probes": _probes(form, tokenizer),
+            "probes": compared_probes(form, tokenizer),
         },
     )
 
 
-def _probes(form: CTokenizer, tokenizer: Tokenizer) -> int | None:
+def compared_probes(form: CTokenizer, tokenizer: Tokenizer) -> int | None:
+    """Compare a C form with its tokenizer on texts; None without a C compiler for this machine."""
     try:
-        host = HostTokenizer(form)
+        host = HostTokenizer(form, work_bytes=max(form.work_bytes, _PROBE_BYTES))
     except TargetError:
         return None
     return check_on_probes(host, tokenizer)

@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import pre_tokenizers
 
 import ibert_tvm as ibert
+from ibert_tvm.c_tokenizer.source import c_tokenizer
+from ibert_tvm.c_tokenizer.text import compared_probes
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.model.tokenization import Tokenizer
@@ -24,7 +27,8 @@ from tests.processes import run_captured
 from tests.snapshots import Messages
 from tests.targets.aot.c_interface import Caller, pointers, sizes
 
-from .forms import word_piece
+from .forms import TEXTS as PROBED
+from .forms import tokenizer_of, unigram, word_piece
 
 SHAPES = [(1, 24), (1, 8), (2, 16)]
 TEXTS = ("The cat", "façade, Straße and [MASK] 你好", "word " * 40, "")
@@ -68,6 +72,12 @@ def test_a_library_takes_text(quantized: QuantizedModel, tmp_path: Path) -> None
         np.testing.assert_array_equal(outputs[0], _expected(quantized, text))
     assert embed("a", work.nbytes - 1) == 15
     assert embed("a", context=None) == 1
+
+
+def test_a_probe_may_be_one_word() -> None:
+    pre_tokenizer = pre_tokenizers.Metaspace(split=False)
+    tokenizer = tokenizer_of(unigram(pre_tokenizer))
+    assert compared_probes(c_tokenizer(tokenizer), tokenizer) == len(PROBED)
 
 
 @pytest.mark.slow
