@@ -182,6 +182,7 @@ def test_c_sources_with_arrays_run_on_this_machine(package: Compile, tmp_path: P
     assert done.stdout == expected.tobytes()
 
 
+@pytest.mark.slow  # test_short_texts.py runs a package in the default set
 def test_the_example_firmware_prints_outputs(package: Compile, tmp_path: Path) -> None:
     needs("make")
     ids = [101, 205, 310, 102]

@@ -37,7 +37,7 @@ def test_examples_parse_and_are_shown_on_one_line(
 def test_help_has_panels_and_no_type_beside_flags(ibert: Callable[..., Outcome]) -> None:
     shown = ibert("quantize", "--help").stdout
     panels = re.findall(r"╭─ ([-\w ]+) ─", shown)
-    grouped = ["Import", "With --max-drop", "Task", "Less common"]
+    grouped = ["Import", "Size", "With --max-drop or --vocabulary", "Task", "Less common"]
     assert panels == ["Arguments", "Options", *grouped, "Messages"]
     first = re.findall(r"│ [* ]  ?(--[\w-]+)", shown.split("Options ─")[1].split("╭─ Import")[0])
     common = ["output", "calibration", "fidelity", "seq-len", "head", "max-drop"]
