@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 
 import numpy as np
@@ -366,3 +367,16 @@ def test_esm_for_texts_without_masks():
     found = run(imported, inputs)
     real = mask.numpy() != 0
     np.testing.assert_allclose(found[real], expected.numpy()[real], atol=1e-5)
+
+
+def test_what_an_import_leaves_is_not_collected_again_while_it_is_young() -> None:
+    gc.unfreeze()
+    gc.enable()
+    try:
+        load(Unmasked(), inputs=("input_ids",), verify=False)
+        assert gc.isenabled() and not gc.get_freeze_count()
+        young = len(gc.get_objects(generation=0)) + len(gc.get_objects(generation=1))
+        assert young < len(gc.get_objects(generation=2)) / 10
+    finally:  # as tests/conftest.py has it
+        gc.disable()
+        gc.freeze()
