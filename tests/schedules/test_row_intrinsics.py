@@ -14,6 +14,7 @@ from ibert_tvm.schedules.intrinsics.packing import (
 )
 from ibert_tvm.schedules.intrinsics.reduction import reduction_sources
 from ibert_tvm.schedules.intrinsics.registration import Sources, register
+from ibert_tvm.schedules.intrinsics.zipping import loaded_values, zipped_value_sources
 from ibert_tvm.targets import TargetDescription
 from tests.schedules.machine import TARGETS, Kernels, runnable
 
@@ -81,6 +82,16 @@ def test_packing_of_values(name: str) -> None:
     values = random.permutation(lanes * depth).astype("int8").reshape(depth, lanes)
     for given in (values, random.integers(-128, 128, values.shape).astype("int8")):
         both(kernels, given.T, given, np.zeros((lanes, depth), "int8"))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16"])
+def test_zipping_of_values_for_four_lanes(dtype: str) -> None:
+    kernels = compiled(zipped_value_sources(4, 2, dtype), runnable("x86-64"))
+    limits = np.iinfo(dtype)
+    shape = (2, loaded_values(dtype))
+    given = np.random.default_rng(3).integers(limits.min, limits.max + 1, shape).astype(dtype)
+    expected = given.reshape(2, -1, 1, 4).transpose(1, 2, 3, 0)
+    both(kernels, expected, given, np.zeros(expected.shape, dtype))
 
 
 @pytest.mark.slow
