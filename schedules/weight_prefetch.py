@@ -3,7 +3,8 @@
 The weights of a model do not fit a cache near the core: each panel of a column tile comes from the
 last-level cache or from memory, the first rows of the tile wait for it, and the hardware's
 prefetcher begins anew at every panel. While the rows of one tile pass over their panel, the next
-panel is requested piece by piece.
+panel is requested piece by piece. A core takes few requests at once and makes other loads wait for
+the rest, so those of a piece are spread over the depth of the product.
 """
 
 from __future__ import annotations
@@ -13,12 +14,10 @@ import math
 import tvm_ffi
 from tvm import s_tir, tirx
 
-from .nodes import Block, Loop, changed, unmarked
+from .nodes import Block, Loop, changed, nodes_of, unmarked
 
 _PANEL = "ibert.next_panel"
 _CACHE_LINE = 64
-# With few row tiles the requests for a panel come in a burst, which keeps other loads waiting.
-_FEWEST_TILES = 8
 _READ, _INTO_L2, _DATA = 0, 2, 1  # operands of LLVM's prefetch
 
 
@@ -26,8 +25,6 @@ def mark_panel_loop(
     sch: s_tir.Schedule, loop: Loop, block: Block, panel: int, tiles: int, runs: int = 1
 ) -> None:
     """Say that a loop goes over column tiles and, inside them, over row tiles.
-
-    With few row tiles nothing is marked.
 
     Parameters
     ----------
@@ -44,8 +41,6 @@ def mark_panel_loop(
     runs
         Panels of a column tile, equally far apart in the packed weight.
     """
-    if tiles < _FEWEST_TILES:
-        return
     func = sch.mod["main"]
     weight = sch.get(block).reads[-1].source
     place = next(index for index, param in enumerate(func.params) if param.same_as(weight))
@@ -62,18 +57,47 @@ def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
         weight = func.params[place]
         blocks, *inner = (int(size) for size in weight.shape)
         lines = math.ceil(panel * math.prod(inner) / (tiles * _CACHE_LINE))
-        line, run = tirx.Var("line", "int32"), tirx.Var("run", "int32")
-        # Behind the last panel lies the next weight, or nothing: a request never faults.
-        next_panel = (loop.loop_var // tiles + 1) * panel
-        if runs > 1:
-            next_panel = next_panel + run * (blocks // runs)
-        byte = ((loop.loop_var % tiles) * lines + line) * _CACHE_LINE
-        address = tirx.address_of(tirx.BufferLoad(weight, [next_panel, 0, 0, byte]))
-        call = tirx.call_intrin("void", "tirx.prefetch", address, _READ, _INTO_L2, _DATA)
-        requests = tirx.For(line, 0, lines, tirx.ForKind.SERIAL, tirx.Evaluate(call))
-        if runs > 1:
-            requests = tirx.For(run, 0, runs, tirx.ForKind.SERIAL, requests)
-        body = tirx.SeqStmt([requests, loop.body])
+
+        def requests(run: int, steps: int, step: tirx.Expr | int) -> tirx.Stmt:
+            """Those of a step, of as many as the lines are spread over."""
+            # Behind the last panel lies the next weight, or nothing: a request never faults.
+            first = (loop.loop_var // tiles + 1) * panel + run * (blocks // runs)
+            each = math.ceil(lines / steps)
+            pause = 1 << (max(steps // lines, 1).bit_length() - 1)
+            line = tirx.Var("line", "int32")
+            place = (loop.loop_var % tiles) * lines + step // pause * each + line
+            load = tirx.BufferLoad(weight, [first, 0, 0, place * _CACHE_LINE])
+            operands = (tirx.address_of(load), _READ, _INTO_L2, _DATA)
+            call = tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", *operands))
+            kind = tirx.ForKind.SERIAL if steps == 1 else tirx.ForKind.UNROLLED
+            several = tirx.For(line, 0, each, kind, call)
+            return several if pause == 1 else tirx.IfThenElse(step % pause == 0, several, None)
+
+        depths = _depth_loops(loop.body, weight)
+
+        def spread(one: tirx.For) -> tirx.For:
+            for run, depth in enumerate(depths):
+                if one.loop_var.same_as(depth.loop_var):
+                    ahead = requests(run, int(one.extent), one.loop_var)
+                    return changed(one, body=tirx.SeqStmt([ahead, one.body]))
+            return one
+
+        body = tvm_ffi.structural_map(loop.body, (tirx.For, spread))
+        if isinstance(body, tirx.IfThenElse):  # Rows without tokens: nothing to spread it over.
+            bursts = [requests(run, 1, 0) for run in range(runs)]
+            rest = tirx.SeqStmt(bursts) if runs > 1 else bursts[0]
+            body = tirx.IfThenElse(body.condition, body.then_case, rest)
         return changed(loop, body=body, annotations=unmarked(loop, _PANEL))
 
     return tvm_ffi.structural_map(func, (tirx.For, request))
+
+
+def _depth_loops(tree: tirx.Stmt, weight: tirx.Buffer) -> list[tirx.For]:
+    """The innermost serial loops that read a weight: one of each run."""
+    found = []
+    for loop in nodes_of(tree, tirx.For):
+        blocks = nodes_of(loop.body, s_tir.SBlock)
+        reads = any(region.source.same_as(weight) for block in blocks for region in block.reads)
+        if loop.kind == tirx.ForKind.SERIAL and reads and not _depth_loops(loop.body, weight):
+            found.append(loop)
+    return found
