@@ -62,7 +62,14 @@ def test_other_settings_build_anew(folder: Path) -> None:
 def test_every_microcontroller_is_built_for_as_its_record_says(
     target: TargetDescription, folder: Path
 ) -> None:
-    words = ["make", "-n", "run", f"TARGET={target.name}", f"PACKAGE={folder}/one"]
+    words = [
+        "make",
+        "--no-print-directory",
+        "-n",
+        "run",
+        f"TARGET={target.name}",
+        f"PACKAGE={folder}/one",
+    ]
     done = subprocess.run(words, cwd=folder / "f", check=True, capture_output=True, text=True)
     compiled, _, started = done.stdout.replace("\\\n", "").partition("-lgcc")
     assert target.toolchain is not None and target.emulator is not None
