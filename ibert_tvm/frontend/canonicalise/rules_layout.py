@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 from tvm import relax
 
+from ...common.types import Array
 from . import mixing, views
 from .borders import ZEROS_ONLY, repeats_edges
 from .builder import Builder, layer_of
@@ -69,14 +70,12 @@ def _look_up(c: Builder, call: relax.Call, op: str, table: Weight, ids: FromInpu
     axis = optional_axes(call.attrs.axis)
     fixed = ids.fixed()
     if fixed is not None and fixed.ndim == 0:
-        row = np.take(table.array, int(fixed), axis=None if axis is None else axis[0])
-        return Weight(table.name, row, layer=table.layer)
+        return _taken(table, fixed, None if axis is None else axis[0], table.layer)
     pairs = fixed is not None and fixed.size == c.seq_len.extent**2
     if fixed is not None and (c.images or pairs) and axis in ([0], None):
         # Images have one length, so rows at constant places are a table of that length. Rows for
         # pairs of tokens are a bias of scores, or nothing that is known.
-        rows = np.take(table.array, fixed.astype(np.int64), axis=0)
-        return Weight(table.name, rows, layer=table.layer)
+        return _taken(table, fixed, 0, table.layer)
     if axis not in ([0], None) or table.array.ndim != 2:
         raise Mismatch(
             f"only rows of a matrix are looked up, not axis {axis} of {table.array.ndim} dimensions"
@@ -103,10 +102,20 @@ def _look_up(c: Builder, call: relax.Call, op: str, table: Weight, ids: FromInpu
     view, missing = _ids_view(meaning, ids.shape, c)
     looked = None
     if fixed is not None and meaning.kind == "absolute":
-        looked = Weight(table.name, np.take(table.array, fixed, axis=0), layer=name)
+        looked = _taken(table, fixed, 0, name)
         c.note_positions(table.array.shape[0] - meaning.value)
     view = (*view, views.channel_axis(channels))
     return Hidden(source, view, missing=missing, rows=looked, layer=name)
+
+
+def _taken(table: Weight, places: Array, axis: int | None, layer: str | None) -> Weight:
+    """Entries of a table at places that are known."""
+    entries = table.array.size if axis is None else table.array.shape[axis]
+    outside = places[(places < -entries) | (places >= entries)]
+    if outside.size:
+        raise Mismatch(f"entry {outside.flat[0]} of {table.name} is looked up, which has {entries}")
+    rows = np.take(table.array, places.astype(np.int64), axis=axis)
+    return Weight(table.name, rows, layer=layer)
 
 
 def _without_absent(c: Builder, table: Weight) -> Weight:

@@ -18,7 +18,9 @@ from .graphs import CHANNELS, HEADS, WIDTH, Graph, batch_of
 from .test_spellings import ops
 
 
-def encoder(batch: int | str, length: int | str, folded: bool = False) -> CanonicalModel:
+def encoder(
+    batch: int | str, length: int | str, folded: bool = False, first: int = 0
+) -> CanonicalModel:
     """Attention with sizes written into its shapes where they are known, and positions."""
     g = Graph(opset=17, shape=(batch, length))
     sizes = [0 if isinstance(size, str) else size for size in (batch, length)]
@@ -27,7 +29,7 @@ def encoder(batch: int | str, length: int | str, folded: bool = False) -> Canoni
         table = np.random.default_rng(3).normal(size=(batch, length, CHANNELS))
         rows = g.array(np.broadcast_to(table[:1], table.shape), name="positions.weight_1")
     else:
-        rows = g.op("Gather", rows, g.array([np.arange(16)], "int64"))
+        rows = g.op("Gather", rows, g.array([first + np.arange(16)], "int64"))
     x = g.op("Add", g.words(), rows)
     parts = []
     for name in "qkv":
@@ -52,6 +54,12 @@ def test_one_shape(batch, length, folded):
     assert model.info.max_sequence_length == (16 if folded else 40)
     assert model.verified_error is not None
     assert ModelInfo.from_json(json.loads(json.dumps(model.info.to_json()))) == model.info
+
+
+@pytest.mark.parametrize("first", [25, -41])
+def test_positions_that_a_table_does_not_have(first, messages):
+    with messages.raises(UnsupportedModelError):
+        encoder(1, 16, first=first)
 
 
 def test_it_is_compiled_for_its_shape_only(messages):
