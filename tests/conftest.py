@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 
 # Parallel test processes share few cores: pools of their own would only compete. Tests of
@@ -13,6 +14,10 @@ for _variable in ("OMP_NUM_THREADS", "TVM_NUM_THREADS", "TOKENIZERS_PARALLELISM"
 # command that a test starts, would compile the product and rewrite the assertions anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# What a shell starts in the background ignores Ctrl-C, and so would the commands of tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
