@@ -108,7 +108,7 @@ def _look_up(c: Builder, call: relax.Call, op: str, table: Weight, ids: FromInpu
     return Hidden(source, view, missing=missing, rows=looked, layer=name)
 
 
-def _taken(table: Weight, places: Array, axis: int | None, layer: str | None) -> Weight:
+def _taken(table: Weight, places: Array, axis: int | None, layer: str) -> Weight:
     """Entries of a table at places that are known."""
     entries = table.array.size if axis is None else table.array.shape[axis]
     outside = places[(places < -entries) | (places >= entries)]
