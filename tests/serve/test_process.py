@@ -61,8 +61,15 @@ def serving(library: Path, *options: object) -> Iterator[tuple[subprocess.Popen[
 
 def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Its processes, without those that are dead and not yet buried."""
-    found = psutil.Process(process.pid).children()
-    return [child for child in found if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in psutil.Process(process.pid).children() if lives(child)]
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it is neither dead nor buried; it may be so between two looks at it."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def vectors_of(client: Any, address: str, texts: list[str]) -> np.ndarray:
