@@ -168,6 +168,9 @@ class TargetDescription:
         ``"normalised_reciprocal"`` and ``"minimum"``.
     gpu
         The graphics processor; None where kernels run on the processor itself.
+    runs_on
+        Preprocessor condition that holds where a compiler is told of a processor that runs the
+        code, of those of the machine; empty where all do.
     also
         Processors that run the same code, whose names select this target as well.
     """
@@ -193,6 +196,7 @@ class TargetDescription:
     emulated_board: str = ""
     functions: tuple[str, ...] = ()
     gpu: Gpu | None = None
+    runs_on: str = ""
     also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -107,7 +107,7 @@ def write_package(
     verified = verify_package(objects, driver, api_functions(bare), work, description)
     use = memory_use(bare, verified)
     check_limits(use, options, description)
-    header = _with_sizes(bare, use, options)
+    header = _with_sizes(bare, use, description, options)
     (folder / names.header).write_text(header, encoding="utf-8")
     document = package_document(bare, metadata, description, options.emit, use, verified)
     (folder / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
@@ -250,13 +250,24 @@ def _largest_bytes(specs: Sequence[TensorSpec], bare: BareModel) -> int:
     )
 
 
-def _with_sizes(bare: BareModel, use: MemoryUse, options: PackageOptions) -> str:
+def _with_sizes(
+    bare: BareModel, use: MemoryUse, description: TargetDescription, options: PackageOptions
+) -> str:
     """The header with what is known after linking, before the end of its guard."""
     start, end, guard = bare.header.rpartition("#endif")
     inputs = _largest_bytes(bare.interface.inputs, bare)
     outputs = _largest_bytes(bare.interface.outputs, bare)
     from_sources = options.emit != OBJECTS
-    text = rendered(_SIZES, use=use, inputs=inputs, outputs=outputs, from_sources=from_sources)
+    text = rendered(
+        _SIZES,
+        use=use,
+        inputs=inputs,
+        outputs=outputs,
+        from_sources=from_sources,
+        target=description.name,
+        compilers=bare_metal(description).compilers,
+        runs_on="" if from_sources else description.runs_on,
+    )
     sizes = prefixed(text, bare.interface.prefix)
     return f"{start}{sizes}{end}{guard}"
 

@@ -19,17 +19,27 @@ MULS = DotInstruction("muls", "int32", "int8", 1, 1, tile_rows=5, tile_vectors=1
 VMLADAVA = DotInstruction("vmladava", "int8", "int8", 4, 16, tile_rows=4, tile_vectors=16)
 
 
+# What callers' compilers say of the processor (Arm C Language Extensions, section 5.4).
+_THUMB2 = "__ARM_ARCH_ISA_THUMB >= 2"
+_DSP = "defined(__ARM_FEATURE_DSP)"
+_V8_DSP = f"__ARM_ARCH >= 8 && {_DSP}"
+
+
 def _microcontroller(
     name: str,
     description: str,
     architecture: str,
     board: str,
+    runs_on: str = "",
     features: tuple[str, ...] = (),
     dot: DotInstruction = NO_DOT_SCALAR,
     microkernels: tuple[str, ...] = (),
     instructions: tuple[tuple[str, str], ...] = (),
     also: tuple[str, ...] = (),
+    stand_in: str = "",
 ) -> TargetDescription:
+    """A Cortex-M; `stand_in` is another whose name older compilers and the emulator know."""
+    known = stand_in or name
     return TargetDescription(
         name=name,
         description=description,
@@ -49,10 +59,58 @@ def _microcontroller(
         microkernels=microkernels,
         scalar_instructions=instructions,
         float_abi="soft",
-        compiler_flags=(f"-mcpu={name}", "-mthumb", "-mfloat-abi=soft"),
-        emulated=name,
+        compiler_flags=(f"-mcpu={known}", "-mthumb", "-mfloat-abi=soft"),
+        emulated=known,
         emulated_board=board,
+        runs_on=runs_on,
         also=also,
+    )
+
+
+def _with_dsp(
+    name: str,
+    description: str,
+    architecture: str,
+    board: str,
+    runs_on: str = _DSP,
+    also: tuple[str, ...] = (),
+) -> TargetDescription:
+    return _microcontroller(
+        name,
+        description,
+        architecture,
+        board,
+        runs_on,
+        dot=SMLAD,
+        microkernels=("smlad.c",),
+        instructions=(SMLABB, SSAT),
+        also=also,
+    )
+
+
+def _with_vectors(
+    name: str, description: str, also: tuple[str, ...] = (), stand_in: str = ""
+) -> TargetDescription:
+    return replace(
+        _microcontroller(
+            name,
+            description,
+            "thumbv8.1m.main",
+            "mps3-an547",
+            _V8_DSP,
+            ("+mve",),
+            dot=VMLADAVA,
+            microkernels=("mve.c",),
+            also=also,
+            stand_in=stand_in,
+        ),
+        vector_lanes=8,
+        q15_multiply=((8, "llvm.arm.mve.vqrdmulh.v8i16"),),
+        whole_vectors=True,
+        retry_options=("-disable-machine-licm",),
+        # GCC has vector instructions in assembly only where values may be passed in them, and takes
+        # integer ones alone if there is no floating-point unit.
+        microkernel_flags=("-mcpu=cortex-m55+nofp", "-mfloat-abi=softfp"),
     )
 
 
@@ -67,34 +125,31 @@ CORTEX_M0 = _microcontroller(
     also=("cortex-m0plus", "cortex-m1", "cortex-m23"),
 )
 CORTEX_M3 = _microcontroller(
-    "cortex-m3", "ARMv7-M: Cortex-M3", "thumbv7m", "mps2-an385", dot=MLA, microkernels=("mla.c",)
+    "cortex-m3",
+    "ARMv7-M: Cortex-M3, and ARMv8-M without the DSP extension",
+    "thumbv7m",
+    "mps2-an385",
+    _THUMB2,
+    dot=MLA,
+    microkernels=("mla.c",),
 )
-CORTEX_M4 = _microcontroller(
-    "cortex-m4",
-    "ARMv7E-M with SIMD in general registers: Cortex-M4, M7, M33 and M35P with DSP",
-    "thumbv7em",
-    "mps2-an386",
-    dot=SMLAD,
-    microkernels=("smlad.c",),
-    instructions=(SMLABB, SSAT),
-    also=("cortex-m7", "cortex-m33", "cortex-m35p"),
+CORTEX_M4 = _with_dsp(
+    "cortex-m4", "ARMv7E-M with SIMD in general registers: Cortex-M4", "thumbv7em", "mps2-an386"
 )
-CORTEX_M55 = replace(
-    _microcontroller(
-        "cortex-m55",
-        "ARMv8.1-M with integer vectors (MVE): Cortex-M52, M55, M85",
-        "thumbv8.1m.main",
-        "mps3-an547",
-        ("+mve",),
-    ),
-    dot=VMLADAVA,
-    vector_lanes=8,
-    q15_multiply=((8, "llvm.arm.mve.vqrdmulh.v8i16"),),
-    whole_vectors=True,
-    retry_options=("-disable-machine-licm",),
-    microkernels=("mve.c",),
-    # GCC has vector instructions in assembly only where values may be passed in them, and takes
-    # integer ones alone if there is no floating-point unit.
-    microkernel_flags=("-mcpu=cortex-m55+nofp", "-mfloat-abi=softfp"),
-    also=("cortex-m52", "cortex-m85"),
+CORTEX_M7 = _with_dsp("cortex-m7", "Cortex-M7: code of cortex-m4", "thumbv7em", "mps2-an500")
+CORTEX_M33 = _with_dsp(
+    "cortex-m33",
+    "ARMv8-M with the DSP extension: Cortex-M33, M35P; without it use cortex-m3",
+    "thumbv8m.main",
+    "mps2-an505",
+    _V8_DSP,
+    also=("cortex-m35p",),
+)
+CORTEX_M55 = _with_vectors(
+    "cortex-m55", "ARMv8.1-M with integer vectors (MVE): Cortex-M52, M55", also=("cortex-m52",)
+)
+CORTEX_M85 = _with_vectors(
+    "cortex-m85",
+    "Cortex-M85: code of cortex-m55, which GCC 12 and QEMU 7 take it for",
+    stand_in="cortex-m55",
 )

@@ -18,6 +18,7 @@ from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.disassembly import disassemble, parse
 from ibert_tvm.targets.library_audit import computes_floats
+from ibert_tvm.targets.processors import PROCESSORS
 from ibert_tvm.targets.toolchain import find_linker
 from tests.commands import Ibert
 from tests.examples import examples
@@ -37,7 +38,7 @@ from .qemu_board import FIRMWARE
 from .tools import board, needs
 
 SEQ_LEN = 32
-MICROCONTROLLERS = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55", "rv32im", "rv32imc")
+MICROCONTROLLERS = tuple(sorted(one.name for one in PROCESSORS if one.system == "bare-metal"))
 TARGETS = examples(MICROCONTROLLERS, "cortex-m4")
 RAM, FLASH = 192 * 1024, 1024 * 1024
 Compile = Callable[..., Path]
@@ -78,7 +79,7 @@ def test_small_bert_is_bit_exact_in_192_kb(
     """On the Cortex-M4 the floating-point unit is off, and one use of it would end the run."""
     folder = package(target)
     sizes = {"__ram_size": RAM}
-    if target != "cortex-m55":  # whose code memory is half a megabyte
+    if target not in ("cortex-m55", "cortex-m85"):  # whose code memory is half a megabyte
         sizes["__code_size"] = FLASH
     elf = link_package(folder, tmp_path, symbols=sizes)
     quantized = small_bert()
@@ -100,15 +101,23 @@ def test_small_bert_on_the_memories_of_an_stm32f405(package: Compile, tmp_path: 
     assert bound / 2 < run.stack_bytes <= bound + 512
 
 
-@pytest.mark.slow
-def test_a_cortex_m7_runs_the_package_of_a_cortex_m4(package: Compile, tmp_path: Path) -> None:
-    assert "cortex-m7" in get_target("cortex-m4").also
-    folder = package("cortex-m4")
-    elf = link_package(folder, tmp_path, symbols={"__extra_size": 0})  # which AN500 does not have
-    quantized = small_bert()
-    inputs = inputs_for(quantized.input_names, SEQ_LEN, 8, VOCABULARY)
-    run = run_package(folder, elf, inputs, tmp_path, machine="mps2-an500")
-    assert_bit_exact(quantized, inputs, run.outputs)
+@pytest.mark.parametrize(
+    ("processor", "error"),
+    [
+        ("cortex-m4", ""),
+        ("cortex-m33", ""),
+        ("cortex-m33+nodsp", "compiled for cortex-m4: this processor lacks instructions"),
+        ("cortex-m3", "compiled for cortex-m4: this processor lacks instructions"),
+    ],
+)
+def test_projects_for_a_processor_that_lacks_instructions_are_refused(
+    package: Compile, processor: str, error: str
+) -> None:
+    header = package("cortex-m4") / "ibert_model.h"
+    command = ["arm-none-eabi-gcc", "-mthumb", f"-mcpu={processor}", "-fsyntax-only", str(header)]
+    done = run_captured(command)
+    assert (done.returncode == 0, error in done.stderr) == (not error, True), done.stderr
+    assert run_captured([*command, "-DIBERT_ANY_PROCESSOR"]).returncode == 0
 
 
 @pytest.mark.slow
@@ -218,7 +227,7 @@ def test_no_floating_point_in_the_linked_firmware(
     """The whole image, start-up code and the compiler's helpers with it."""
     elf = link_package(package(target), tmp_path)
     functions = list(parse(disassemble([elf], board(target))))
-    has_vectors = target == "cortex-m55"
+    has_vectors = "+mve" in get_target(target).llvm_features
     found = [
         f"{function.name}: {one.mnemonic}"
         for function in functions

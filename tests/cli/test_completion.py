@@ -40,7 +40,7 @@ def _complete(line: str) -> list[str]:
     return done.stdout.split()
 
 
-_BEGUN = ("ibert compile m --target cort", ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55"])
+_BEGUN = ("ibert compile m --target cort", [*(f"cortex-m{n}" for n in (0, 3, 33, 4, 55, 7, 85))])
 
 
 @pytest.mark.parametrize(
