@@ -5,7 +5,8 @@ there, up to so many tokens. Libraries that pack tokens compute no padding, so a
 lengths costs its tokens; for others `Library.run_tokens` keeps the short ones apart.
 
 Texts of small requests go before those of large ones. While small ones come, these are computed a
-slice at a time, so that the next small one waits for no more than that.
+slice at a time, so that the next small one waits for no more than that, and rest after each slice
+for as long as it took: processors are then free for all else that a small one needs.
 
 What computes a batch may be lost on the way. Its texts are then computed again, each alone; one
 that is lost twice is the likely reason, and its request is told to try again.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -31,11 +33,11 @@ _logger = logging.getLogger(__name__)
 
 _TRIES = 2
 """How often a text is computed, if what computes it is lost."""
-_SMALL, _SLICE = 512, 256
+_SMALL, _SLICE = 512, 128
 """Tokens that a small request has at most, and a slice of large ones."""
-_SLICED = 256
+_SLICED = 512
 """Slices of large requests after a small one came, before a whole batch of these is computed."""
-_MOST_PASSED = 1024
+_MOST_PASSED = 512
 """Tokens of small requests that go before a large one which waits."""
 _LOOK_SECONDS = 1.0
 """How long a worker that has nothing to do may be gone before that is seen."""
@@ -95,6 +97,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._waiting = Turns[_Text](_MOST_PASSED)
         self._slices_left = 0
+        self._rested = 0.0  # when large ones have
         self._tokens = 0
         self._closed = False
         self._failing: set[Runner] = set()
@@ -203,8 +206,11 @@ class Batcher:
                 if not self._start_again(runner):
                     return
                 continue
+            began = time.monotonic()
             try:
                 self._compute(runner, texts)
+                if texts[0].job.large:
+                    self._rested = 2 * time.monotonic() - began
             except WorkerLostError as error:
                 self._again([text for text in texts if not text.done], error)
                 if not self._start_again(runner):
@@ -241,11 +247,20 @@ class Batcher:
                     return None
                 if not runner.is_alive():
                     return []
+                if (rest := self._rest()) > 0:
+                    self._changed.wait(min(rest, _LOOK_SECONDS))
+                    continue
                 texts = self._batch()
                 if self._waiting:  # for another runner
                     self._changed.notify_all()
                 if texts:
                     return texts
+
+    def _rest(self) -> float:
+        """For how many seconds what waits is not computed, because it is of large requests."""
+        if self._closed or not self._slices_left or self._waiting.first(large=False) is not None:
+            return 0.0
+        return self._rested - time.monotonic()
 
     def _batch(self) -> list[_Text]:
         """Take texts in their turns, as many as are computed at once."""

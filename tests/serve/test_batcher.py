@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -237,7 +238,7 @@ def test_a_small_request_waits_for_a_slice_of_a_large_one(made: Make) -> None:
     assert sums(first) == [0] and sums(small) == [2, 3]
     assert sums(large) == [100] * 500
     assert runner.batches[:2] == [[0], [2, 3]]
-    assert {len(batch) for batch in runner.batches[2:]} == {200}
+    assert {len(batch) for batch in runner.batches[2:]} == {100}
 
 
 def test_large_requests_alone_have_whole_batches(made: Make) -> None:
@@ -258,6 +259,39 @@ def test_slices_end_when_no_small_request_comes_any_more(
     batcher.submit(texts([1]), "sum").result(10)
     batcher.submit(texts(*([1] * 200 for _ in range(18))), "sum").result(10)
     assert [len(batch) for batch in runner.batches] == [1, 200, 200, 1600, 1600]
+
+
+def test_large_requests_rest_for_as_long_as_a_slice_took(
+    made: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    class Slow(Sums):
+        def run(self, tokens: Tokens) -> Outputs:
+            nonlocal now
+            now += 1000.0 * tokens.ids[0]
+            return super().run(tokens)
+
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("ibert_tvm.serve.batcher.time", clock)
+
+    def computed(count: int) -> list[int]:
+        """First ids of all batches, once there are so many."""
+        while len(runner.batches) < count:
+            time.sleep(0.001)
+        return [batch[0] for batch in runner.batches]
+
+    runner = Slow()
+    batcher = made(runner, batch=1024, queue=100_000)
+    assert sums(batcher.submit(texts([0]), "sum")) == [0]
+    large = batcher.submit(texts(*([1] * 200 for _ in range(3))), "sum")
+    assert computed(2) == [0, 1]
+    assert sums(batcher.submit(texts([0]), "sum")) == [0]
+    assert computed(3) == [0, 1, 0]
+    now += 1000.0
+    assert computed(4) == [0, 1, 0, 1]
+    batcher.close()  # which lets nothing rest
+    assert sums(large) == [200] * 3
 
 
 def test_small_requests_without_end_let_a_large_one_go_on(made: Make) -> None:
