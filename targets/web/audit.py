@@ -13,7 +13,7 @@ from ..description import TargetDescription
 from ..library_audit import LibraryAudit, computes_floats, with_layer
 from ..machines import Function, Instruction
 from .binary import KINDS, SECTIONS, TYPES, Import, Reader, read_imports, sections
-from .opcodes import PLAIN, PREFIXES
+from .opcodes import IMMEDIATES, PLAIN, PREFIXES
 
 _INTEGERS = frozenset({"i32", "i64", "v128"})
 _FUNCTION_TYPE = 0x60
@@ -133,7 +133,7 @@ def _instructions(body: Reader) -> Iterator[Instruction]:
             yield Instruction(start, "", "", text=f"{_UNKNOWN} {shown}")
             return
         name, immediate = table[number]
-        operands = immediate(body)
+        operands = IMMEDIATES[immediate](body)
         yield Instruction(start, name, operands, text=f"{name} {operands}".rstrip())
 
 

@@ -103,7 +103,7 @@ def test_instructions_have_the_numbers_that_llvm_gives_them() -> None:
     for prefix, table in {None: PLAIN, **PREFIXES}.items():
         for number, (name, immediate) in table.items():
             encoded = [number] if prefix is None else [prefix, *leb128(number)]
-            operands = OPERANDS.get(immediate.__name__)
+            operands = OPERANDS.get(immediate)
             base, _, sign = name.rpartition("_")
             llvm = f"{LLVM_NAMES[base]}_{sign}" if base in LLVM_NAMES else name
             if operands is not None and llvm not in UNKNOWN_TO_LLVM_14:
@@ -125,13 +125,13 @@ def test_instructions_have_the_numbers_that_llvm_gives_them() -> None:
 
 
 OPERANDS = {
-    "_none": "",
-    "_index": " 0",
-    "_two": " 0, 0",
-    "_address": " 0",
-    "_lane_of_memory": " 0, 0",
-    "_long": " 5",
-    "_byte": " 0",
+    "none": "",
+    "index": " 0",
+    "two": " 0, 0",
+    "address": " 0",
+    "lane": " 0, 0",
+    "long": " 5",
+    "byte": " 0",
 }
 UNKNOWN_TO_LLVM_14 = {
     *("else", "end", "call_indirect", "select", "select_typed", "f32x4.demote_f64x2_zero"),
