@@ -45,7 +45,7 @@ def load(
         ``modules.json`` lists, ``sentence_embedding`` its pooling alone, or the mean.
     inputs
         Argument names of a module that is no transformers model, or what each argument is by its
-        name: a key of `ibert_tvm.frontend.torch_inputs.FORMS`. By default what the names in the
+        name: a key of `ibert_tvm.frontend.torch_load.FORMS`. By default what the names in the
         signature say. For an ONNX file the canonical names by the file's own, where they differ.
     tokenizer
         Folder of tokenizer files, for a model that has none; by default those in the model's

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.frontend.canonicalise.rows import fit_norm, row_values
+from ibert_tvm.frontend.canonicalise.rules_rows import fit_norm, row_values
 
 
 def layer_norm(x, gamma, beta, epsilon):

@@ -16,8 +16,8 @@ from ...common.types import Array
 from ...runtime.threads import configure_threads, default_threads
 from ..errors import UnsupportedModelError
 from ..report import Origin
+from .builder import Revisit
 from .engine import Canonical, Canonicaliser
-from .revisit import Revisit
 
 __all__ = ["Canonical", "Revisit", "canonicalise"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -16,8 +17,38 @@ from ...common.types import Array
 from ..report import Folding, ImportReport, MatchedOp, SourceOp, source_kinds, source_nodes
 from .inputs import Ids, Probes
 from .mismatch import Mismatch
-from .revisit import Revisit
 from .views import Atom, Axis
+
+# Canonicalising a source once more, for what a short probe shape does not show.
+
+
+@dataclass(frozen=True, eq=False)
+class Revisit:
+    """Another walk over a source that was canonicalised at a shorter length.
+
+    Windows and biases by distance are seen at the longest sequence that is compared. Tables of
+    rotations have more positions than that; masks of as many queries and keys are not computed for
+    them.
+
+    Parameters
+    ----------
+    length
+        Tokens of the probe shape.
+    tables_only
+        Whether the tables of rotations are all that is wanted. What scores meet is then taken for
+        the padding mask alone.
+    mask
+        Of the source's inputs that which masks keys; None if none does.
+    tables
+        Tables of rotations for more positions, [positions, 2 * angles] each: what is found takes
+        the one that it is the beginning of.
+    """
+
+    length: int
+    tables_only: bool = False
+    mask: str | None = None
+    tables: tuple[NDArray[np.float32], ...] = ()
+
 
 _Made = TypeVar("_Made")
 

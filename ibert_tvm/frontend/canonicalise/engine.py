@@ -23,14 +23,13 @@ from ibert_tvm.relay_passes.canonical import check_canonical
 from ...common.types import Array
 from ..errors import UnsupportedModelError
 from ..report import ImportReport, Origin, RefusedOp, ShownTensor, SourceOp
-from .builder import Builder, layer_of
+from .builder import Builder, Revisit, layer_of
 from .dispatch import Rule
 from .images import Pixels, image_view
 from .inputs import TOKEN_IDS, InputGraph
 from .mismatch import Mismatch
 from .operands import Table, fold, folds, static_shape, table_of
 from .padding import leave_out_masks
-from .revisit import Revisit
 from .rules_attention import ATTENTION_RULES
 from .rules_convolution import CONVOLUTION_RULES
 from .rules_layout import LAYOUT_RULES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ..errors import ModelSourceError, more_than_encoder
 from ..hf_folder import HfFolder
 from ..post_processing import check_scores, class_names
 from ..report import Folding, ImportReport
+from ..verify import Source
 from .canonical import build_canonical, head_shapes, shapes
 from .config import IbertConfig
 from .quant_acts import layer_norms, range_shapes, ranges_of
@@ -22,7 +24,69 @@ from .weights import CheckpointArrays
 
 if TYPE_CHECKING:
     from ..model import CanonicalModel
-    from ..verify import Source
+
+
+# transformers' `ibert` in its float mode, as the reference of an imported float model.
+
+
+def float_folder(folder: HfFolder, head: str) -> Source:
+    """Load the source model with ``quant_mode`` off.
+
+    Its quantised forward pass hands every layer the scale of the embeddings, so that it is no
+    reference for anything.
+
+    Parameters
+    ----------
+    folder
+        The source.
+    head
+        Its head.
+
+    Returns
+    -------
+    callable
+        Runs the model on arrays by input name.
+    """
+    from .. import transformers_import as hf
+
+    model, _ = hf.load_folder(folder, head, quant_mode=False)
+    return _source(model, head, folder.pooling if _pools(head) else "mean")
+
+
+def float_module(module: Any, head: str) -> Source:
+    """Copy a model in memory with ``quant_mode`` off.
+
+    Parameters
+    ----------
+    module : transformers.IBertPreTrainedModel
+        The source.
+    head
+        The head to be compared.
+
+    Returns
+    -------
+    callable
+        See `float_folder`.
+    """
+    settings = copy.deepcopy(module.config)
+    settings.quant_mode = False
+    twin = type(module)(settings)
+    twin.load_state_dict(module.state_dict())
+    return _source(twin.float(), head, "mean")
+
+
+def _pools(head: str) -> bool:
+    return isinstance(HEADS[head].finish, PooledTokens)
+
+
+def _source(model: Any, head: str, pooling: str) -> Source:
+    from .. import transformers_import as hf
+    from ..sentence_head import pooling_head
+    from ..torch_import import as_source
+
+    after = pooling_head(pooling) if _pools(head) else None
+    return as_source(hf.wrap(model, head, after).eval())
+
 
 MODEL_TYPE = "ibert"
 
@@ -61,7 +125,6 @@ def load_ibert(folder: HfFolder, head: str | None, verify: bool) -> CanonicalMod
         If the float model differs from transformers'.
     """
     from ..finish import described
-    from .verify import float_folder
 
     asked, head = head, head or folder.default_head
     encoder = folder.declared in ("", "IBertModel", "IBertForMaskedLM")
@@ -126,7 +189,6 @@ def load_ibert_module(module: Any, head: str, verify: bool) -> CanonicalModel:
         See `load_ibert`.
     """
     from ..finish import described
-    from .verify import float_module
 
     where = f"{type(module).__module__}.{type(module).__qualname__}"
     document = module.config.to_dict()
