@@ -19,8 +19,7 @@ from .bare_metal.package import write_package
 from .bare_metal.package_audit import PackageAudit, audit_package, package_objects
 from .description import TargetDescription
 from .web.audit import audit_module
-from .web.node import run_in_node
-from .web.package import MODULE, exports, write_web_package
+from .web.package import MODULE, exports, run_in_node, write_web_package
 
 if TYPE_CHECKING:
     from .aot.model import BareModel

@@ -2,12 +2,102 @@
 
 from __future__ import annotations
 
+import math
+
 import tvm
-from tvm import tirx
+import tvm_ffi
+from tvm import ir, tirx
 
 from .description import TargetDescription
-from .q15 import select_q15_instructions
-from .stack_buffers import keep_small_buffers_on_stack
+
+# Keeping the small buffers of a kernel on the stack.
+#
+# TVM turns every local buffer of a kilobyte and more into a pair of calls that take and give back
+# workspace memory. Kernels here have such buffers inside their tile loops (accumulators, the scores
+# of a block of rows), so the calls would run hundreds of times per kernel: 4% of a linear layer.
+
+# Threads have megabytes of stack; the largest kernel, attention over 512 tokens, takes 150 KB.
+LARGEST_STACK_BUFFER = 64 * 1024
+_ON_STACK = "disable_lower_builtin"
+
+
+def static_bytes(buffer: tirx.Buffer) -> int | None:
+    """Bytes of a buffer, None where its shape is not static."""
+    shape = buffer.ty.shape
+    if not all(isinstance(extent, tirx.IntImm) for extent in shape):
+        return None
+    return math.prod(int(extent) for extent in shape) * tvm_ffi.dtype(str(buffer.ty.dtype)).itemsize
+
+
+def _mark(statement: tirx.AllocBuffer) -> tirx.AllocBuffer:
+    size = static_bytes(statement.buffer)
+    if size is None or size > LARGEST_STACK_BUFFER:
+        return statement
+    marked = {**dict(statement.annotations), _ON_STACK: tirx.const(1, "bool")}
+    return tirx.AllocBuffer(statement.buffer, marked)
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def keep_small_buffers_on_stack(
+    function: tirx.PrimFunc, _module: object, _context: object
+) -> tirx.PrimFunc:
+    """Mark every buffer of up to `LARGEST_STACK_BUFFER` bytes as one for the stack."""
+    return tvm_ffi.structural_map(function, (tirx.AllocBuffer, _mark))
+
+
+# Instruction selection for 16-bit arithmetic: the operators of `relay_passes/spec/q15.py`.
+#
+# LLVM does not recognise them in the arithmetic that defines them, so kernels carry operators. Left
+# alone, an operator becomes that arithmetic; here it becomes the target's instruction.
+
+# Known by name: this package does not import the one that defines the operators.
+Q15_MULTIPLY = "tirx.ibert_q15_multiply"
+_SCALAR = {"tirx.ibert_multiply_add": "multiply_add", "tirx.ibert_saturate": "saturate"}
+
+
+def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pass:
+    """Replace the operators by the target's intrinsics, wherever it has one for the vector length.
+
+    Parameters
+    ----------
+    description
+        The target; runs after loops are vectorised.
+    """
+    intrinsics = dict(description.q15_multiply)
+    widest = max(intrinsics, default=0)
+    scalar = dict(description.scalar_instructions)
+
+    def select(call: ir.Call) -> ir.Call:
+        operator = getattr(call.op, "name", "")
+        if operator in _SCALAR and _SCALAR[operator] in scalar:
+            return tirx.call_llvm_pure_intrin("int32", scalar[_SCALAR[operator]], *call.args)
+        if operator != Q15_MULTIPLY:
+            return call
+        lanes = int(str(call.ty).partition("x")[2] or 1)
+        name = intrinsics.get(lanes)
+        if name is not None:
+            return tirx.call_llvm_pure_intrin(str(call.ty), name, *call.args)
+        width = widest if widest and lanes % widest == 0 else 0
+        return _by_registers(call, intrinsics[width], width, lanes) if width else call
+
+    @tirx.transform.prim_func_pass(opt_level=0, name="ibert.select_q15_instructions")
+    def run(function: tirx.PrimFunc, _module: object, _context: object) -> tirx.PrimFunc:
+        return tvm_ffi.structural_map(function, (ir.Call, select))
+
+    return run
+
+
+def _by_registers(call: ir.Call, name: str, width: int, lanes: int) -> tirx.Shuffle:
+    """Apply an intrinsic to vectors of several registers, one register after the other.
+
+    The factors are repeated, not bound: what computes them is pure, and found to be the same.
+    """
+    parts = []
+    for start in range(0, lanes, width):
+        places = [tirx.const(place, "int32") for place in range(start, start + width)]
+        sliced = [tirx.Shuffle([factor], places) for factor in call.args]
+        parts.append(tirx.call_llvm_pure_intrin(f"int16x{width}", name, *sliced))
+    return tirx.Shuffle(parts, [tirx.const(place, "int32") for place in range(lanes)])
 
 
 def kernel_passes(description: TargetDescription) -> list[tvm.transform.Pass]:

@@ -35,7 +35,7 @@ from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.schedules.tuning import database
 from ibert_tvm.targets.bare_metal import document as package
 from ibert_tvm.targets.rpc import address
-from ibert_tvm.targets.rpc.errors import BoardError
+from ibert_tvm.targets.rpc.address import BoardError
 from ibert_tvm.targets.rpc.processor import BoardDescription
 from ibert_tvm.targets.seal import seal_library
 from ibert_tvm.verification import certificate, signature

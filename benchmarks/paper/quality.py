@@ -149,7 +149,7 @@ def ablation(name: str, data: Path, models: Path, curves: Mapping[str, Any]) -> 
     import torch
     import transformers
 
-    from ibert_tvm.tasks.bootstrap import difference_intervals
+    from ibert_tvm.tasks.compare import difference_intervals
     from ibert_tvm.tasks.measures import mean
 
     from ..tasks.finetune import predicted_right

@@ -28,11 +28,9 @@ QUANTISING = (
 )
 COMPILING = (
     "ibert_tvm/model/artefact.py",
-    "ibert_tvm/compiler/bare.py",
     "ibert_tvm/compiler/driver.py",
     "ibert_tvm/common/errors.py",
     "ibert_tvm/common/files.py",
-    "ibert_tvm/compiler/kernel_table.py",
     "ibert_tvm/model/model_info.py",
     "ibert_tvm/model/quantization_file.py",
     "ibert_tvm/runtime/library_file.py",

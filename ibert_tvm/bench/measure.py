@@ -4,31 +4,137 @@ from __future__ import annotations
 
 import os
 import platform
+import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
 from ..encoder import Encoder
+from ..model.model_info import REAL_INPUTS
 from ..runtime import Library, load_library
 from ..runtime.device import choose_device
+from ..runtime.inputs import check_inputs
 from ..runtime.metadata import FunctionRecord, LibraryMetadata
 from ..runtime.threads import configure_threads, default_threads
 from .ceiling import Ceiling, measure_ceiling
-from .gpu import describe_gpu, measure_gpu_time
 from .inputs import full_batch, text_batches
-from .latency import measure_latency
+from .latency import Latency, measure_latency
 from .layers import measure_layers
-from .remote import measure_remote_latency
 from .sentences import measure_sentences
 
 if TYPE_CHECKING:
     from ibert_tvm.targets.rpc import Address
 
-    from ..runtime.remote_engine import RemoteEngine
+    from ..runtime import Library
+    from ..runtime.cuda_context import CudaContext
+    from ..runtime.cuda_engine import CudaEngine
+    from ..runtime.metadata import FunctionRecord
+    from ..runtime.remote_engine import RemoteContext, RemoteEngine
+    from .inputs import Batch
+
+# Latency of a library on a board, without the network.
+
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids", *REAL_INPUTS)
+
+
+def measure_remote_latency(
+    library: Library, function: FunctionRecord, batches: Sequence[Batch], seconds: float
+) -> Latency:
+    """Let the board time a compiled function on each batch, with its inputs in place.
+
+    Parameters
+    ----------
+    library
+        On a board (`ibert_tvm.runtime.remote.load_remote`).
+    function
+        The function; its shape is that of the batches.
+    batches
+        All of the same number of rows.
+    seconds
+        How long to measure, about; at least three calls on each batch.
+    """
+    times = []
+    for batch in batches:
+        given = {name: batch.inputs.get(name) for name in _INPUTS}
+        checked = check_inputs(library.metadata, given)
+        arrays = [
+            np.ascontiguousarray(checked[record.name], dtype=record.dtype)
+            for record in library.metadata.inputs
+        ]
+        with library.contexts.lent() as context:
+            taken = cast("RemoteContext", context).time(function, arrays, seconds / len(batches))
+        times.append(tuple(value * 1e3 for value in taken))
+    tokens = tuple(batch.tokens for batch in batches)
+    return Latency(tuple(times), tokens, batches[0].rows)
+
+
+# What is measured on a GPU only: the time that a run takes there.
+
+_BURST_MS = 20.0
+_MOST_RUNS = 1000
+_LEAST_BURSTS = 3
+
+
+def measure_gpu_time(library: Library, function: FunctionRecord, seconds: float) -> float:
+    """Time a run on the GPU, copies of inputs and outputs included, the host's work not.
+
+    Runs are queued one behind the other, in bursts of some milliseconds, and CUDA's events at both
+    ends of a burst take the time. What a call's latency exceeds it by is the host's: checking
+    inputs, padding them, launching, waiting, copying outputs.
+
+    Parameters
+    ----------
+    library
+        On a GPU; the function has been run before, and no other thread uses the library.
+    function
+        The function.
+    seconds
+        How long to measure, about.
+
+    Returns
+    -------
+    float
+        Milliseconds, the median of all bursts.
+    """
+    with library.contexts.lent() as lent:
+        context = cast("CudaContext", lent)
+        once = context.time_ms(function, 1)
+        runs = max(1, min(_MOST_RUNS, round(_BURST_MS / max(once, 1e-3))))
+        bursts: list[float] = []
+        end = time.perf_counter() + seconds
+        while len(bursts) < _LEAST_BURSTS or time.perf_counter() < end:
+            bursts.append(context.time_ms(function, runs))
+    return statistics.median(bursts)
+
+
+def describe_gpu(library: Library) -> dict[str, object]:
+    """The GPU that a library is loaded on, for the report: its name and what it is.
+
+    Parameters
+    ----------
+    library
+        On a GPU.
+
+    Returns
+    -------
+    dict
+        ``device``, ``gpu`` (name), ``architecture`` and ``multiprocessors``.
+    """
+    engine = cast("CudaEngine", library.engine)
+    return {
+        "device": engine.device,
+        "gpu": engine.name,
+        "architecture": engine.architecture,
+        "multiprocessors": engine.multiprocessors,
+    }
+
 
 _Loaded = tuple[Library, Ceiling]
 

@@ -7,6 +7,7 @@ compiled.export("model.so")
 from __future__ import annotations
 
 import base64
+import math
 import os
 import time
 import zlib
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,8 +28,6 @@ from ..model.shapes import check_shapes
 from ..runtime.library_file import FORMAT
 from ..runtime.metadata import InputRecord, read_record
 from ..version import __version__
-from .bare import bare_interface
-from .kernel_table import kernel_table
 from .layer_widths import scalar_loops, wide_values
 
 if TYPE_CHECKING:
@@ -37,12 +36,126 @@ if TYPE_CHECKING:
 
     from ibert_tvm.relay_passes.passes import IntegerProgram
     from ibert_tvm.targets import TargetDescription
-    from ibert_tvm.targets.aot import BareModel
+    from ibert_tvm.targets.aot import BareModel, Interface
     from ibert_tvm.targets.bare_metal import PackageOptions
     from ibert_tvm.targets.cuda.compile import DeviceCode
     from ibert_tvm.targets.library_check import LibraryCheck
 
     from ..model.artefact import QuantizedModel
+    from ..model.model_info import ModelInfo
+
+# The kernels of a compiled function, for the metadata that `ibert bench` reads.
+
+
+def kernel_table(module: tvm.IRModule) -> dict[str, list[JsonDict]]:
+    """List the kernels that each function of a lowered module calls, in order.
+
+    Parameters
+    ----------
+    module
+        Relax functions that call kernels marked with ``ibert.kernel``.
+
+    Returns
+    -------
+    dict of str to list of dict
+        By function: ``name`` of the kernel in the library, ``kind`` (``linear``, ``attention``,
+        ``layer_norm`` ...), ``layer`` (the canonical name of the one that the call serves),
+        ``macs`` (the multiply-accumulates of its matrix products), ``bytes`` (what its arguments
+        and results take, each once: a table that is looked up counts whole).
+    """
+    from tvm import relax
+
+    return {
+        var.name_hint: _calls(module, function)
+        for var, function in module.functions_items()
+        if isinstance(function, relax.Function)
+    }
+
+
+def _calls(module: tvm.IRModule, function: Any) -> list[JsonDict]:
+    from ibert_tvm.relay_passes.passes.share_kernels import LAYERS, called_kernels
+
+    kernels = called_kernels(function)
+    layers = [str(layer) for layer in function.attrs[LAYERS]] if kernels else []
+    return [
+        {
+            "name": var.name_hint,
+            "kind": str(module[var].attrs["ibert.kernel"]),
+            "layer": layer,
+            "macs": int(module[var].attrs.get("ibert.macs", 0)),
+            "bytes": sum(_size(param) for param in module[var].params),
+        }
+        for var, layer in zip(kernels, layers, strict=True)
+    ]
+
+
+def _size(parameter: Any) -> int:
+    """Bytes of a buffer of static shape; 0 for a parameter that is a number."""
+    shape = getattr(parameter, "shape", None)
+    if shape is None:
+        return 0
+    return math.prod(int(extent) for extent in shape) * np.dtype(str(parameter.dtype)).itemsize
+
+
+# The signature of a program without runtime, read from what a library says about itself.
+
+
+def bare_interface(metadata: JsonObject, info: ModelInfo, prefix: str) -> Interface:
+    """Describe inputs and outputs for `ibert_tvm.targets.aot.compile_bare`.
+
+    Parameters
+    ----------
+    metadata
+        Of the library: ``functions``, ``inputs`` and ``outputs``.
+    info
+        The model: how many ids there are, and which one fills up.
+    prefix
+        What its C names begin with.
+
+    Returns
+    -------
+    ibert_tvm.targets.aot.Interface
+        Ids are limited to the vocabulary, token types to those of the model, masks to 0 and 1, as
+        `ibert_tvm.runtime.inputs.check_inputs` does; images to what their quantisation gives.
+    """
+    from ibert_tvm.targets.aot import Interface, ShapeSpec, TensorSpec
+
+    limits = {
+        "input_ids": (0, info.vocab_size - 1),
+        "attention_mask": (0, 1),
+        "token_type_ids": (0, info.type_vocab_size - 1),
+    }
+    inputs = []
+    for row in metadata["inputs"]:
+        scaled = bool(row.get("scale"))
+        low, high = (row["low"], row["high"]) if scaled else limits.get(row["name"], (None, None))
+        axes = info.image_size or ("seq_len",)
+        inputs.append(
+            TensorSpec(
+                name=row["name"],
+                dtype=row["dtype"],
+                shape=("batch", *axes),
+                scale=float(row.get("scale", 0.0)),
+                zero_point=int(row.get("zero_point", 0)),
+                low=low,
+                high=high,
+            )
+        )
+    outputs = [
+        TensorSpec(row["name"], row["dtype"], tuple(row["shape"]), float(row["scale"]))
+        for row in metadata["outputs"]
+    ]
+    return Interface(
+        functions=tuple(
+            ShapeSpec(row["name"], row["batch"], row["seq_len"]) for row in metadata["functions"]
+        ),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        pad_token_id=None if info.image_size else info.pad_token_id,
+        source_sha256=str(metadata["source_sha256"]),
+        prefix=prefix,
+    )
+
 
 Progress = Callable[[str], None]
 

@@ -61,7 +61,7 @@ def scalar_loops(module: tvm.IRModule, kernels: Iterable[Sequence[JsonObject]]) 
     module
         Scheduled.
     kernels : iterable of sequence of dict
-        Of each function, as `ibert_tvm.compiler.kernel_table.kernel_table` gives them.
+        Of each function, as `ibert_tvm.compiler.driver.kernel_table` gives them.
 
     Returns
     -------

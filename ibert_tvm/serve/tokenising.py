@@ -18,8 +18,7 @@ import numpy as np
 
 from ..common.errors import InputError
 from ..model.tokenization import Tokenizer
-from .batcher import ClosedError, Row
-from .turns import Turns
+from .batcher import ClosedError, Row, Turns
 
 _PIECE = 8192
 """Characters that are tokenised at once, unless one text has more: about 10 ms."""

@@ -14,18 +14,15 @@ from ..common.errors import UsageError
 from ..model.heads import kinds_of
 from ..model.model_info import ModelInfo
 from ..model.scores import SIMILARITIES, normalized
-from .answers import exact_match, predicted_answer, token_f1
-from .beir import read_beir
-from .conll import read_conll
-from .entities import OUTSIDE, entities_of, split_tag
+from .beir import DEPTH, ndcg, rankings, read_beir, recall
+from .conll import OUTSIDE, entities_of, read_conll, split_tag
 from .errors import DataError
 from .glue import FORMATS, read_glue, texts_of
 from .labels import class_numbers, unknown_labels
 from .measures import Measure, accuracy, f1, macro_f1, matthews, mean, micro_f1, pearson, spearman
-from .ranking import DEPTH, ndcg, rankings, recall
 from .samples import Labelled, Questions, Retrieval, Samples, Scored, Tagged
 from .sides import Side, output_read
-from .squad import read_squad
+from .squad import exact_match, predicted_answer, read_squad, token_f1
 from .tables import TableFormat
 
 _VECTORS = tuple(sorted(kinds_of("encode")))

@@ -4,7 +4,7 @@ Entries are arrays that broadcast: a stage is its function applied to the open m
 What the arrays are made of is a parameter, `Numbers`. With NumPy (`NumpyNumbers`) integers are
 int64, or Python's own, which have no bounds: evaluated with these, a program shows that no
 intermediate leaves the interval that is proven of it. Training runs the same domain on torch
-tensors (`ibert_tvm.train.numbers`), so there is no second domain that could differ.
+tensors (`ibert_tvm.train.integers`), so there is no second domain that could differ.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from ..seal import seal_library
 from ..weights import METADATA_ASSEMBLY, METADATA_FILE, write_weights
 from .header import ABI_VERSION, GENERATED
 from .model import BareModel
-from .symbols import LAUNCH
+from .objects import LAUNCH
 from .weights import weights_assembly
 
 HEADER = marked("a header that `ibert compile` wrote", GENERATED.encode())

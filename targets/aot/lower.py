@@ -20,8 +20,7 @@ from tvm.ir import PointerType, PrimType
 from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
-from ..pipeline import kernel_passes
-from ..stack_buffers import LARGEST_STACK_BUFFER, static_bytes
+from ..pipeline import LARGEST_STACK_BUFFER, kernel_passes, static_bytes
 from .model import KernelParameter
 
 

@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..stack_buffers import static_bytes
+from ..pipeline import static_bytes
 
 _DYNAMIC = "shared.dyn"
 _EXTENT = "thread_extent"

@@ -5,9 +5,8 @@ The connection lives in a process of its own (`worker`), because a call over it 
 talks to that process with timeouts, so that a board that hangs never hangs its user.
 """
 
-from .address import Address, find_server
+from .address import Address, BoardError, find_server
 from .board import Board
-from .errors import BoardError
 from .processor import BoardDescription, check_board
 
 __all__ = ["Address", "Board", "BoardDescription", "BoardError", "check_board", "find_server"]

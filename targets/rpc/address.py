@@ -14,10 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ibert_tvm.common.errors import DocumentError, UsageError
+from ibert_tvm.common.errors import DocumentError, TargetError, UsageError
 from ibert_tvm.common.strict_json import JsonObject, decode, parse, shown
 
-from .errors import BoardError
+# What goes wrong between here and a board.
+
+
+class BoardError(TargetError):
+    """A board that cannot be reached, does not answer, or cannot run what it was given."""
+
 
 # tvm/rpc/base.py
 _TRACKER_MAGIC = 0x2F271

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..process import ProcessEnded, ProcessError, ServiceProcess
-from .address import SERVER_COMMAND, Address, Listener, find_server
-from .errors import BoardError
+from .address import SERVER_COMMAND, Address, BoardError, Listener, find_server
 from .processor import BoardDescription
 
 _START_SECONDS = 60.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..catalogue import CATALOGUE
 from ..machines import Linux
-from .errors import BoardError
+from .address import BoardError
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ibert_tvm.common.errors import TargetError
 from ibert_tvm.common.integrity import write_manifest
@@ -28,11 +30,13 @@ from ..aot.c_text import prefixed, rendered
 from ..aot.header import STATUSES
 from ..aot.interface import TensorSpec, item_size
 from ..bare_metal.document import DOCUMENT, FileNames
+from ..bare_metal.firmware import run_on_files
 from ..bare_metal.options import WASM
 from ..bare_metal.package import memory_use, package_document
 from ..bare_metal.stack import StackUse
 from ..bare_metal.verification import Verified
 from ..description import TargetDescription
+from ..emulation import find_emulator
 from ..library_audit import LibraryAudit
 from ..linking import Tools
 from ..weights import WEIGHTS_FILE, write_weights
@@ -40,6 +44,52 @@ from .audit import Module, audit_module
 
 if TYPE_CHECKING:
     from ..aot.model import BareModel
+
+# Running a package for browsers in Node.js.
+
+_SCRIPT = Path(__file__).with_name("run.mjs")
+
+
+def run_in_node(
+    package: Path,
+    document: JsonObject,
+    index: int,
+    inputs: Mapping[str, np.ndarray],
+    folder: Path,
+    description: TargetDescription,
+) -> dict[str, np.ndarray]:
+    """Run a shape of a package.
+
+    Parameters
+    ----------
+    package
+        Its folder.
+    document
+        Its ``ibert_model.json``.
+    index
+        Number of the shape.
+    inputs
+        By name.
+    folder
+        Where files are made.
+    description
+        The target.
+
+    Returns
+    -------
+    dict of str to numpy.ndarray
+        Integers of the outputs.
+
+    Raises
+    ------
+    TargetError
+        If Node.js is not installed, or the model refuses the inputs.
+    """
+    function = document["functions"][index]
+    shape = (str(function["batch"]), str(function["seq_len"]))
+    command = [find_emulator(description), str(_SCRIPT), str(package.resolve()), *shape]
+    return run_on_files(command, document, index, inputs, folder, description)
+
 
 MODULE = "model.wasm"
 _FOLDER = Path(__file__).parent

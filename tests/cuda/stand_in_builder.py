@@ -8,7 +8,7 @@ from ibert_tvm.targets.process import hide_torch, serve
 
 if __name__ == "__main__":
     hide_torch()
-    from ibert_tvm.tuning.builder import handle
+    from ibert_tvm.tuning.measure import handle
     from tests.cuda.stand_in_gpu import images_for_stand_in
 
     with images_for_stand_in():

@@ -24,9 +24,8 @@ from ibert_tvm.schedules.tiles import Tile
 from ibert_tvm.schedules.tuning import Candidate, Search
 from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.tuning import TuneOptions
-from ibert_tvm.tuning.builder import KernelBuilder
-from ibert_tvm.tuning.measure import Measurer
-from ibert_tvm.tuning.tasks import find_tasks
+from ibert_tvm.tuning.measure import KernelBuilder, Measurer
+from ibert_tvm.tuning.tuner import find_tasks
 from tests.commands import Ibert, Refused
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load

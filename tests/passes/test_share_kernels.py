@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import tirx
 
-from ibert_tvm.compiler.kernel_table import kernel_table
+from ibert_tvm.compiler.driver import kernel_table
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.passes import lower_to_kernels
 from ibert_tvm.relay_passes.passes.share_kernels import LAYERS, called_kernels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ibert_tvm.report.rails import MOST_LANES, Rail, draw_rails
+from ibert_tvm.report.page import MOST_LANES, Rail, draw_rails
 
 
 def _step(name: str, *reads: str) -> dict[str, Any]:

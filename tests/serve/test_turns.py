@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ibert_tvm.serve.turns import Turns
+from ibert_tvm.serve.batcher import Turns
 
 
 def taken(turns: Turns[str], count: int) -> str:

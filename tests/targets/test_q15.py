@@ -12,8 +12,7 @@ from ibert_tvm.relay_passes.spec.q15 import Q15_MULTIPLY as SPECIFIED
 from ibert_tvm.relay_passes.spec.q15 import q15_product
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import TargetDescription, get_target
-from ibert_tvm.targets.pipeline import cpu_pipeline
-from ibert_tvm.targets.q15 import Q15_MULTIPLY, select_q15_instructions
+from ibert_tvm.targets.pipeline import Q15_MULTIPLY, cpu_pipeline, select_q15_instructions
 from tests.examples import examples
 from tests.lowering import lowered
 from tests.passes.models import encoder_program

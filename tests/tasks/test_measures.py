@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from ibert_tvm.tasks import measures
-from ibert_tvm.tasks.bootstrap import difference_intervals
+from ibert_tvm.tasks.compare import difference_intervals
 
 SAMPLES = 60
 RANDOM = np.random.default_rng(0)

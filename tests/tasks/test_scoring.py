@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ibert_tvm.model.tokenization import Window
-from ibert_tvm.tasks.answers import exact_match, normalised, predicted_answer, token_f1
-from ibert_tvm.tasks.entities import entities_of
-from ibert_tvm.tasks.ranking import DEPTH, ndcg, rankings, recall
+from ibert_tvm.tasks.beir import DEPTH, ndcg, rankings, recall
+from ibert_tvm.tasks.conll import entities_of
+from ibert_tvm.tasks.squad import exact_match, normalised, predicted_answer, token_f1
 
 
 def conlleval(tags: list[str]) -> set[tuple[str, int, int]]:

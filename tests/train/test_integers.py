@@ -12,8 +12,7 @@ from ibert_tvm.relay_passes.integer.operators.attention import Attention
 from ibert_tvm.relay_passes.integer.program import Program, Step
 from ibert_tvm.relay_passes.integer.types import TensorType
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
-from ibert_tvm.train.integers import IntegerProgram
-from ibert_tvm.train.numbers import exact_product
+from ibert_tvm.train.integers import IntegerProgram, exact_product
 from tests.examples import examples
 from tests.golden.models import MODELS, evaluated, inputs, quantized
 from tests.snapshots import Messages

@@ -11,9 +11,9 @@ import pytest
 import ibert_tvm as ibert
 from ibert_tvm.common.errors import LibraryError, TargetError
 from ibert_tvm.model.artefact import QuantizedModel
-from ibert_tvm.verification import derivation, verify
+from ibert_tvm.verification import artefacts, verify
+from ibert_tvm.verification.artefacts import check_derived
 from ibert_tvm.verification.compiled import CompiledLibrary
-from ibert_tvm.verification.derivation import check_derived
 from tests.artefact.conftest import make_quantized
 
 from .mutants import CHANGES, Mutants, rewritten
@@ -115,7 +115,7 @@ def test_other_compilers_and_missing_ones_are_no_finding(
     other = Mutants(library).write(CHANGES["code"], 0, tmp_path / "other.so")
     monkeypatch.setattr(CompiledLibrary, "made_again", lambda *_: other)
     names = iter([{"GCC: (other) 1.0"}, {"GCC: (this) 2.0"}])
-    monkeypatch.setattr(derivation, "_compilers", lambda _: next(names))
+    monkeypatch.setattr(artefacts, "_compilers", lambda _: next(names))
     check = check_derived(compiled, model, tmp_path)
     assert not check.findings and "made by GCC: (this) 2.0" in check.not_run
 

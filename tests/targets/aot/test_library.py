@@ -16,7 +16,7 @@ from ibert_tvm.common.file_seal import Part, append_seal
 from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.targets.aot.c_source import kernels_source
 from ibert_tvm.targets.aot.library import api_functions, exported_symbols
-from ibert_tvm.targets.aot.symbols import LAUNCH, check_undefined
+from ibert_tvm.targets.aot.objects import LAUNCH, check_undefined
 from ibert_tvm.targets.disassembly import disassemble, parse
 from ibert_tvm.targets.elf import ELF
 from ibert_tvm.targets.library_audit import audit_library

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ibert_tvm.targets.aot.plan import ArenaPlan, Request, plan_arena
+from ibert_tvm.targets.aot.graph import ArenaPlan, Request, plan_arena
 
 
 @st.composite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ibert_tvm.targets.machines.arm_attributes import with_either_convention
+from ibert_tvm.targets.machines.thumb import with_either_convention
 
 
 def _section(entries: bytes) -> bytes:

@@ -22,7 +22,7 @@ from ibert_tvm.targets import (
     target_names,
     unregister_target,
 )
-from ibert_tvm.targets.aot.symbols import check_undefined
+from ibert_tvm.targets.aot.objects import check_undefined
 from ibert_tvm.targets.catalogue import CATALOGUE
 from ibert_tvm.targets.elf import ELF
 from ibert_tvm.targets.elf_check import check_elf
