@@ -28,7 +28,7 @@ from ..encoder import Encoder
 from ..model.scores import normalized, ranked_classes, ranked_documents
 from ..version import __version__
 from .batcher import ClosedError, OverloadedError, UnavailableError
-from .connections import refusals
+from .connections import log_refusal
 from .documents import (
     ANY_PATH,
     MODELS,
@@ -210,7 +210,7 @@ def create_application(
 
     def refused(status: int, why: str) -> None:
         service.metrics.requests.labels("(refused)", str(status)).inc()
-        refusals.warning("a request was turned away: %s", why)
+        log_refusal("a request was turned away", why)
 
     application.add_middleware(Measured, metrics=service.metrics)
     # Added last, it comes first.

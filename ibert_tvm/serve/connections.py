@@ -33,7 +33,7 @@ _WAITING, _BETWEEN, _SENDING, _BUSY = range(4)
 """Whether a connection has asked nothing yet, waits for its next request, sends the body of one, or
 has its answer computed: in this order they are ended."""
 
-refusals = logging.getLogger(f"{__name__}.refusals")
+_logger = logging.getLogger(__name__)
 
 
 class Seldom(logging.Filter):
@@ -43,24 +43,36 @@ class Seldom(logging.Filter):
         super().__init__()
         self._seen: dict[str, tuple[float, int]] = {}
 
+    def due(self, text: str) -> str | None:
+        """What is said of a message now; None for nothing."""
+        now = time.monotonic()
+        last, held_back = self._seen.get(text, (-_LOG_SECONDS, 0))
+        if now - last < _LOG_SECONDS:
+            self._seen[text] = (last, held_back + 1)
+            return None
+        if len(self._seen) >= _MOST_MESSAGES:
+            self._seen.clear()
+        self._seen[text] = (now, 0)
+        return f"{text} ({held_back} times more before)" if held_back else text
+
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether a record is logged."""
         if record.levelno >= logging.ERROR:
             return True
-        text, now = record.getMessage(), time.monotonic()
-        last, held_back = self._seen.get(text, (-_LOG_SECONDS, 0))
-        if now - last < _LOG_SECONDS:
-            self._seen[text] = (last, held_back + 1)
-            return False
-        if len(self._seen) >= _MOST_MESSAGES:
-            self._seen.clear()
-        self._seen[text] = (now, 0)
-        if held_back:
-            record.msg, record.args = f"{text} ({held_back} times more before)", ()
-        return True
+        text = self.due(record.getMessage())
+        if text is not None:
+            record.msg, record.args = text, ()
+        return text is not None
 
 
-refusals.addFilter(Seldom())
+_seldom = Seldom()
+
+
+def log_refusal(what: str, why: str) -> None:
+    """Log that something was turned away, seldom; a thousand times a second costs little."""
+    text = _seldom.due(f"{what}: {why}")
+    if text is not None:  # else no record is made
+        _logger.warning("%s", text)
 
 
 def open_files(backlog: int) -> tuple[int, int]:
@@ -143,7 +155,7 @@ class Connections:
     def end(self, connection: _Any, why: str, status: str | None = None) -> None:
         """End a connection, with a status for one that has begun a request."""
         self.remove(connection)
-        refusals.warning("a connection was ended: %s", why)
+        log_refusal("a connection was ended", why)
         self._ended(why)
         if status is None:
             connection.transport.abort()

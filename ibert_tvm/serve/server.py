@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType
@@ -29,6 +30,8 @@ _BACKLOG = 2048
 _HEAP = ((-8, 2), (-3, 2**18), (-1, 2**18))
 """Options of glibc's `mallopt`: 2 arenas, and freed memory goes back to the system from 256 KiB on.
 By default threads keep what the longest text or request took."""
+_SWITCH_SECONDS = 0.0005
+"""After which a thread of Python lets another one run: a request passes through three of them."""
 
 
 def _bound_heap() -> None:
@@ -171,14 +174,17 @@ def serve(
     )
     server = _Server(config, service, ready)
     uvicorns, seldom = logging.getLogger("uvicorn.error"), Seldom()
+    switch_seconds = sys.getswitchinterval()
     try:
         uvicorns.addFilter(seldom)
         _bound_heap()
         # Of a package with threads of its own; here they would take time from what computes.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        sys.setswitchinterval(_SWITCH_SECONDS)
         gc.freeze()  # what stays is not looked through whenever a request makes many objects
         server.run(sockets=[opened])
     finally:
+        sys.setswitchinterval(switch_seconds)
         uvicorns.removeFilter(seldom)
         service.close()
     return server.server_state.total_requests

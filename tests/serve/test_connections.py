@@ -258,3 +258,16 @@ def test_what_happens_often_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
         "it happened again",
         "it happened once (99 times more before)",
     ]
+
+
+def test_refusals_are_logged_seldom(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("uvicorn", "httptools"):
+        needs(package)
+    from ibert_tvm.serve import connections
+
+    monkeypatch.setattr(connections, "_seldom", connections.Seldom())
+    for _ in range(3):
+        connections.log_refusal("a connection was ended", "it tested this log")
+    assert caplog.messages == ["a connection was ended: it tested this log"]
