@@ -29,7 +29,7 @@ __all__ = ["main", "measure"]
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG = logging.getLogger("benchmarks.arm")
-TARGETS = tuple(one.name for one in PROCESSORS if one.system == "bare-metal")
+TARGETS = tuple(one.name for one in PROCESSORS if one.system == "bare-metal" and one.emulator)
 _MODELS = "bert-tiny:1x32,bert-tiny:1x128,minilm:1x32,minilm:1x128"
 _COLUMNS = ("model", "target", "tokens", "code and tables", "weights", "arena", "stack", "RAM")
 

@@ -29,7 +29,7 @@ class Microcontroller:
         Refuse a model that needs more bytes, e.g. 192K.
     emit
         Objects (a static library), c (C sources), or c-arrays (the weights as C arrays too).
-        [default: objects]
+        [default: objects; c-arrays for c99]
     """
 
     panel = "Microcontrollers"
@@ -53,11 +53,10 @@ def package_options(target: TargetDescription, wanted: Microcontroller) -> Packa
         If a value is wrong, or an option was given for a target that is no microcontroller.
     """
     from ibert_tvm.targets import list_targets
-    from ibert_tvm.targets.bare_metal import FORMS, PackageOptions
-    from ibert_tvm.targets.bare_metal.options import WASM, parse_memory
+    from ibert_tvm.targets.bare_metal import PackageOptions
+    from ibert_tvm.targets.bare_metal.options import WASM, forms_of, parse_memory
 
     given = [f"--{name}" for name, value in asdict(wanted).items() if value is not None]
-    emit = wanted.emit or FORMS[0]
     if target.system != "bare-metal":
         if given:
             from ibert_tvm.targets import get_target
@@ -74,11 +73,13 @@ def package_options(target: TargetDescription, wanted: Microcontroller) -> Packa
                 todo=f"leave it out, or choose one of: {', '.join(names)}",
             )
         return PackageOptions(WASM) if target.system == WASM else None
-    if emit not in FORMS:
+    forms = forms_of(target)
+    emit = wanted.emit or forms[0]
+    if emit not in forms:
         raise UsageError(
             f"bad value for --emit: {emit!r}",
             why="packages have no such form",
-            todo=f"use one of: {', '.join(FORMS)}",
+            todo=f"use one of: {', '.join(forms)}",
         )
     return PackageOptions(
         emit=emit,

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import tvm
 
-from ..description import DotInstruction, TargetDescription
+from ..description import TargetDescription
 from ..microkernels import compile_microkernels, microkernel_sources, microkernel_symbols
+from ..processors.c99 import NO_DOT
 from ..weights import weight_rows
 from .c_text import shape_suffix, unique_identifiers
 from .driver import Program, driver_text
@@ -64,10 +65,9 @@ def portable_description(description: TargetDescription) -> TargetDescription:
 
     Kernels that are scheduled for it can be written as C (`c_source.kernels_source`).
     """
-    dot = DotInstruction("none", "int8", "int8", 1, 1, tile_rows=2, tile_vectors=2)
     return replace(
         description,
-        dot=dot,
+        dot=NO_DOT,
         vector_lanes=1,
         q15_multiply=(),
         scalar_instructions=(),

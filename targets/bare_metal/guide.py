@@ -9,7 +9,6 @@ from pathlib import Path
 from ibert_tvm.common.strict_json import JsonObject
 
 from ..aot.c_text import rendered
-from ..description import TargetDescription
 from .memory_use import kib
 
 _README = Path(__file__).with_name("package.md.in")
@@ -52,9 +51,7 @@ def readme(document: JsonObject) -> str:
     )
 
 
-def makefile(
-    prefix: str, sources: Sequence[str], flags: Sequence[str], description: TargetDescription
-) -> str:
+def makefile(prefix: str, sources: Sequence[str], compiler: str, flags: Sequence[str]) -> str:
     """The Makefile of a package of sources.
 
     Parameters
@@ -63,15 +60,13 @@ def makefile(
         What C names of the model begin with.
     sources
         Names of C and assembly files.
-    flags
-        Flags that choose the processor.
-    description
-        The target, whose compiler is the default.
+    compiler, flags
+        The default compiler, and flags that choose the processor.
     """
     return rendered(
         _MAKEFILE,
         prefix=prefix,
-        compiler=description.toolchain.compiler if description.toolchain else "cc",
+        compiler=compiler,
         flags=flags,
         objects=[name.rpartition(".")[0] + ".o" for name in sources],
         has_assembly=any(name.endswith(".S") for name in sources),

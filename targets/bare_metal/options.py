@@ -7,12 +7,22 @@ from dataclasses import dataclass
 
 from ibert_tvm.common.errors import UsageError
 
+from ..description import TargetDescription
+from ..machines import BareMetal
+
 OBJECTS = "objects"
 C_SOURCES = "c"
 C_ARRAYS = "c-arrays"
 FORMS = (OBJECTS, C_SOURCES, C_ARRAYS)
 WASM = "wasm"
 """Form of a package for browsers, the only one that these have."""
+
+
+def forms_of(description: TargetDescription) -> tuple[str, ...]:
+    """Forms that packages for a microcontroller have, the default first."""
+    system = description.machine.system
+    any_compiler = isinstance(system, BareMetal) and system.any_compiler
+    return (C_ARRAYS, C_SOURCES) if any_compiler else FORMS
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,8 @@ from .c_weights import weights_c
 from .document import DOCUMENT, FORMAT, KIND, FileNames
 from .guide import makefile, readme
 from .memory_use import FunctionPeak, MemoryUse, check_limits
-from .options import C_ARRAYS, C_SOURCES, OBJECTS, PackageOptions
-from .verification import Verified, bare_metal, largest_frame, verify_package
+from .options import C_ARRAYS, C_SOURCES, OBJECTS, PackageOptions, forms_of
+from .verification import Verified, bare_metal, stack_of_sources, verify_package
 
 if TYPE_CHECKING:
     from ..aot.model import BareModel
@@ -53,6 +54,8 @@ CFLAGS = (
     *("-O2", "-std=c99", "-ffreestanding", "-ffunction-sections", "-fdata-sections"),
     *("-fno-strict-aliasing", "-Wall", *PLAIN_BRANCHES),
 )
+# Calls as the sources have them.
+_APART = ("-fno-inline", "-fno-partial-inlining")
 _MEMORY_SOURCE = Path(__file__).with_name("memory.c")
 _SIZES = Path(__file__).with_name("sizes.h.in")
 # What the bound of the stack was measured on; on another processor the header's is none at all.
@@ -97,7 +100,7 @@ def write_package(
     OSError
         If the folder cannot be written.
     """
-    options = options or PackageOptions()
+    options = options or PackageOptions(forms_of(description)[0])
     work = folder / ".build"
     work.mkdir()
     names = FileNames(bare.interface.prefix)
@@ -105,6 +108,14 @@ def write_package(
     objects = _build_objects(bare, sources, work, description, options)
     driver = (work / names.driver).with_suffix(".o")
     verified = verify_package(objects, driver, api_functions(bare), work, description)
+    limits: dict[Path, int] = {}
+    if options.emit != OBJECTS:
+        apart = compile_sources(sources, work, description, _APART, ".apart.o")
+        driver = (work / names.driver).with_suffix(".apart.o")
+        stack, limits = stack_of_sources(
+            apart, driver, api_functions(bare), work, description, verified.frames
+        )
+        verified = replace(verified, stack=stack)
     use = memory_use(bare, verified)
     check_limits(use, options, description)
     header = _with_sizes(bare, use, description, options)
@@ -120,7 +131,7 @@ def write_package(
     else:
         for path in sources:
             if path.suffix == ".c":
-                limit = largest_frame(path.with_suffix(".o"), verified.frames)
+                limit = limits[path.with_suffix(".apart.o")]
                 compilers = bare_metal(description).compilers
                 text = rendered(_STACK_CHECK, limit=limit, compilers=compilers)
                 check = prefixed(text, names.prefix)
@@ -129,7 +140,7 @@ def write_package(
         if options.emit == C_SOURCES:
             (work / WEIGHTS_FILE).rename(folder / WEIGHTS_FILE)
         files = [path.name for path in sources]
-        text = makefile(names.prefix, files, find_linker_flags(description), description)
+        text = makefile(names.prefix, files, *_compiler(description))
         (folder / "Makefile").write_text(text, encoding="utf-8")
     for path in work.iterdir():
         path.unlink()
@@ -138,9 +149,12 @@ def write_package(
     return document
 
 
-def find_linker_flags(description: TargetDescription) -> tuple[str, ...]:
-    """Flags that choose the processor."""
-    return description.toolchain.flags if description.toolchain else ()
+def _compiler(description: TargetDescription) -> tuple[str, tuple[str, ...]]:
+    """Command of the compiler that a package is for, and flags that choose the processor."""
+    toolchain = description.toolchain
+    if toolchain is None or bare_metal(description).any_compiler:
+        return "cc", ()
+    return toolchain.compiler, toolchain.flags
 
 
 def _write_sources(
@@ -182,7 +196,11 @@ def _build_objects(
 
 
 def compile_sources(
-    sources: Sequence[Path], work: Path, description: TargetDescription
+    sources: Sequence[Path],
+    work: Path,
+    description: TargetDescription,
+    flags: Sequence[str] = (),
+    suffix: str = ".o",
 ) -> list[Path]:
     """Translate a package's sources, which lie in a folder with its header.
 
@@ -194,6 +212,8 @@ def compile_sources(
         Their folder; the objects are written there.
     description
         The target.
+    flags, suffix
+        More flags, and what the objects' names end with.
 
     Raises
     ------
@@ -202,9 +222,9 @@ def compile_sources(
     """
     tools = Tools(description)
     for path in sources:
-        arguments = [*CFLAGS, "-c", path.name, "-o", path.with_suffix(".o").name]
+        arguments = [*CFLAGS, *flags, "-c", path.name, "-o", path.with_suffix(suffix).name]
         tools.compile(arguments, work, f"cannot compile {path.name}")
-    return [path.with_suffix(".o") for path in sources]
+    return [path.with_suffix(suffix) for path in sources]
 
 
 def _mark(objects: Sequence[Path], work: Path, description: TargetDescription) -> None:
@@ -290,6 +310,7 @@ def package_document(
 ) -> JsonObject:
     """The content of ``ibert_model.json`` of a package of the form `emit`."""
     kernels = {kernel.symbol: kernel for kernel in bare.kernels}
+    compiler, flags = _compiler(description)
     facts = {key: value for key, value in metadata.items() if key != "tokenizer"}
     return {
         **facts,
@@ -297,10 +318,7 @@ def package_document(
         "kind": KIND,
         "prefix": bare.interface.prefix,
         "emit": emit,
-        "toolchain": {
-            "compiler": description.toolchain.compiler if description.toolchain else "",
-            "flags": list(find_linker_flags(description)),
-        },
+        "toolchain": {"compiler": compiler, "flags": list(flags)},
         "memory": use.to_json(),
         **({} if bare.text is None else {"text": dict(bare.text.report)}),
         "verified": {

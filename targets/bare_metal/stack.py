@@ -35,6 +35,7 @@ def stack_use(
     entries: Iterable[str],
     rules: StackRules,
     pointers: Mapping[str, Sequence[str]] | None = None,
+    limits: Mapping[str, int] | None = None,
 ) -> StackUse:
     """Bound the stack of the entries that take most.
 
@@ -48,6 +49,8 @@ def stack_use(
         How the machine's code is read.
     pointers
         Functions that may call through a pointer, and what that may reach in the image.
+    limits
+        Frames to count for functions instead of those in the code.
 
     Raises
     ------
@@ -63,6 +66,7 @@ def stack_use(
             name: [by_name[callee].address for callee in callees if callee in by_name]
             for name, callees in (pointers or {}).items()
         },
+        limits or {},
     )
     uses = [graph.below(by_name[name], ()) for name in entries if name in by_name]
     return max(uses, key=lambda use: use.total, default=StackUse(0, ()))
@@ -85,8 +89,9 @@ class _Graph:
         functions: Mapping[int, Function],
         rules: StackRules,
         pointers: Mapping[str, Sequence[int]],
+        limits: Mapping[str, int],
     ) -> None:
-        self.functions, self.rules = functions, rules
+        self.functions, self.rules, self.limits = functions, rules, limits
         self.pointers = pointers
         self.pointed = {address for reached in pointers.values() for address in reached}
         self.done: dict[tuple[int, bool], StackUse] = {}
@@ -107,8 +112,10 @@ class _Graph:
                     deepest = max(deepest, use, key=lambda one: one.total)
                 elif is_call:
                     raise StackError(self.functions[address].name, "it calls itself")
+            frame = frame_bytes(function, self.rules)
             self.done[key] = StackUse(
-                frame_bytes(function, self.rules) + deepest.total, (function.name, *deepest.path)
+                max(frame, self.limits.get(function.name, 0)) + deepest.total,
+                (function.name, *deepest.path),
             )
         return self.done[key]
 
@@ -121,7 +128,8 @@ class _Graph:
         pointed: Sequence[int] = ()
         for one in function.instructions:
             transfer, target = self.rules.flow.transfer(one), one.target
-            if transfer is None or transfer.register == self.rules.flow.link:
+            link = self.rules.flow.link
+            if transfer is None or (link and transfer.register == link):
                 continue
             if transfer.goes in (Goes.POINTER, Goes.MEMORY):
                 if function.name not in self.pointers:

@@ -13,7 +13,7 @@ All objects are linked with nothing but the compiler's own run-time library (lib
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ibert_tvm.common.errors import TargetError
@@ -27,8 +27,11 @@ from ..machines import BareMetal
 from .stack import StackUse, frame_bytes, stack_use
 
 _SCRIPT = Path(__file__).with_name("verify.ld")
-# Names of the functions of one shape, in the driver that `ibert_tvm.targets.aot.driver` writes.
-_BODY = "body_"
+# Names of the functions of one shape, and of that which calls the user's hook, in the driver that
+# `ibert_tvm.targets.aot.driver` writes.
+_BODY, _HOOK = "body_", "hooked"
+# Stack of what compilers call where a source does not: memory functions, divisions of 64 bits.
+_HELPERS = 192
 _REPORT = "this is a defect of the compiler: please report it"
 
 
@@ -158,10 +161,49 @@ def bare_metal(description: TargetDescription) -> BareMetal:
     )
 
 
-def largest_frame(source_object: Path, frames: Mapping[str, int]) -> int:
-    """Most stack that a function of an object takes by itself, of those in the linked image."""
-    defined, _ = _symbols([source_object])
-    return max((size for name, size in frames.items() if name in defined), default=0)
+def stack_of_sources(
+    objects: Sequence[Path],
+    driver: Path,
+    entries: Sequence[str],
+    folder: Path,
+    description: TargetDescription,
+    frames: Mapping[str, int],
+) -> tuple[StackUse, dict[Path, int]]:
+    """Bound the stack of sources at any level of optimisation.
+
+    Calls are longest where nothing is inlined. Each function counts with a limit that its source
+    holds it to: what it takes here, and a quarter of that for other flags, or as much again for
+    other processors.
+
+    Parameters
+    ----------
+    objects, driver, entries, folder, description
+        As for `verify_package`, compiled without inlining.
+    frames
+        Of the functions as they are compiled usually.
+
+    Returns
+    -------
+    use, limits
+        The bound, and by object the most bytes that one of its functions may take.
+    """
+    rules = bare_metal(description).stack
+    share = 1 if bare_metal(description).any_compiler else 4
+    functions = list(parse(disassemble([_link(objects, folder, description)], description)))
+    frames = dict(frames)
+    for function in functions:
+        own = frame_bytes(function, rules)
+        frames[function.name] = max(own, frames.get(function.name, 0))
+    limits: dict[Path, int] = {}
+    by_function: dict[str, int] = {}
+    for path in objects:
+        names = {symbol.name for symbol in symbols(path) if is_function(symbol)}
+        largest = max((frames.get(name, 0) for name in names), default=0)
+        limits[path] = -(-(largest + max(24, largest // share)) // 8) * 8
+        for name in names:
+            by_function[name] = max(limits[path], by_function.get(name, 0))
+    use = stack_use(functions, entries, rules, _pointers(driver), by_function)
+    return replace(use, total=use.total + _HELPERS), limits
 
 
 def _symbols(objects: Sequence[Path]) -> tuple[set[str], set[str]]:
@@ -173,10 +215,10 @@ def _symbols(objects: Sequence[Path]) -> tuple[set[str], set[str]]:
 
 
 def _pointers(driver: Path) -> dict[str, list[str]]:
-    """Functions of the driver, and those of a shape, which the others reach through pointers."""
+    """Functions of the driver, and those of a shape that each may reach through a pointer."""
     names = [symbol.name for symbol in symbols(driver) if is_function(symbol)]
     bodies = [name for name in names if name.startswith(_BODY)]
-    return dict.fromkeys(names, bodies)
+    return {name: [] if name.startswith(_HOOK) else bodies for name in names}
 
 
 def _link(objects: Sequence[Path], folder: Path, description: TargetDescription) -> Path:

@@ -213,6 +213,9 @@ class BareMetal:
     neutral
         Section of an object that says how floats are passed, and a function that makes its content
         say that any convention is served; None where no linker asks.
+    any_compiler
+        Whether its packages are sources for whatever compiler there is, and the machine's own only
+        checks them.
     """
 
     kind: ClassVar = "bare-metal"
@@ -226,6 +229,7 @@ class BareMetal:
     compilers: str
     pointer: int
     neutral: tuple[str, Callable[[bytes], bytes]] | None = None
+    any_compiler: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,8 +335,9 @@ class Machine:
             return
         self._require(bool(self.toolchains), "what has no Linux needs a toolchain")
         if isinstance(self.system, BareMetal):
-            for part in ("start_up", "compilers"):
-                self._require(bool(getattr(self.system, part)), f"system.{part} is empty")
+            started = bool(self.system.start_up) or self.system.any_compiler
+            self._require(started, "system.start_up is empty")
+            self._require(bool(self.system.compilers), "system.compilers is empty")
 
     def _require(self, holds: bool, why: str) -> None:
         if not holds:

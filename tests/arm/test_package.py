@@ -16,6 +16,7 @@ import pytest
 
 from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.targets import get_target
+from ibert_tvm.targets.bare_metal.verification import verify_package
 from ibert_tvm.targets.disassembly import disassemble, parse
 from ibert_tvm.targets.library_audit import computes_floats
 from ibert_tvm.targets.processors import PROCESSORS
@@ -34,11 +35,13 @@ from .packages import (
     run_package,
     small_bert,
 )
-from .qemu_board import FIRMWARE
+from .qemu_board import FIRMWARE, HARNESS
 from .tools import board, needs
 
 SEQ_LEN = 32
-MICROCONTROLLERS = tuple(sorted(one.name for one in PROCESSORS if one.system == "bare-metal"))
+MICROCONTROLLERS = tuple(
+    sorted(one.name for one in PROCESSORS if one.system == "bare-metal" and one.emulator)
+)
 TARGETS = examples(MICROCONTROLLERS, "cortex-m4")
 RAM, FLASH = 192 * 1024, 1024 * 1024
 Compile = Callable[..., Path]
@@ -57,7 +60,7 @@ def package(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile
     made: dict[tuple[str, str], Path] = {}
 
     def compile(target: str, emit: str = "objects") -> Path:
-        board(target)
+        board(target, run=target != "c99")
         if (target, emit) not in made:
             folder = tmp_path_factory.mktemp("packages") / f"{target}-{emit}"
             arguments = ["compile", str(artefact), "-o", str(folder), "--target", target]
@@ -133,25 +136,38 @@ def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str) 
     assert_bit_exact(quantized, inputs, run.outputs)
 
 
+_LEVELS = ("-O2", "-Os", "-O1", "-O3", "-Og", "-O0", "-O2 -fno-inline")
+
+
 @pytest.mark.slow
-def test_c_sources_that_take_more_stack_are_refused(package: Compile, tmp_path: Path) -> None:
-    folder = shutil.copytree(package("cortex-m4", "c"), tmp_path / "package")
-    compiler = find_linker(get_target("cortex-m4"))
-
-    def compiled(name: str, *flags: str) -> str:
-        command = [*compiler, *flags, "-std=c99", "-c", name, "-o", "out.o"]
-        done = run_captured(command, cwd=folder)
-        assert (done.returncode == 0) == (done.stderr == "")
-        return done.stderr
-
-    for source in sorted(path.name for path in folder.glob("*.c")):
-        assert compiled(source, "-O2", "-ffreestanding", "-fno-strict-aliasing") == ""
-    kernels = "ibert_kernels.c"
-    assert "-Werror=stack-usage=" in compiled(kernels, "-O0")
-    assert compiled(kernels, "-O0", "-DIBERT_ANY_STACK") == ""
+@pytest.mark.parametrize(("target", "emit"), [("cortex-m4", "c"), ("rv32imc", "c")])
+def test_the_stack_of_c_sources_is_bounded_at_any_level(
+    package: Compile, tmp_path: Path, target: str, emit: str
+) -> None:
+    """Along the whole chain of calls, or a function that takes more is refused."""
+    folder = shutil.copytree(package(target, emit), tmp_path / "package")
+    facts, description = document(folder), get_target(target)
+    compiler = find_linker(description)
+    sources = sorted(path.name for path in folder.iterdir() if path.suffix in (".c", ".S"))
+    entries = [*(f["symbol"] for f in facts["functions"]), "ibert_run", "ibert_init"]
+    refused = []
+    for level in _LEVELS:
+        flags = [*level.split(), "-std=c99", "-ffreestanding", "-fno-strict-aliasing"]
+        done = run_captured([*compiler, *flags, "-fno-jump-tables", "-c", *sources], cwd=folder)
+        if done.returncode != 0:
+            assert "-Werror=stack-usage=" in done.stderr
+            refused.append(level)
+            continue
+        assert done.stderr == ""
+        objects = sorted(folder.glob("*.o"))
+        found = verify_package(objects, folder / "ibert_model.o", entries, folder, description)
+        assert found.stack.total <= facts["memory"]["ram"]["stack"], level
+    assert refused == ["-O0"]
+    kernels = [*compiler, "-std=c99", "-ffreestanding", "-c", "ibert_kernels.c"]
+    assert run_captured([*kernels, "-O0", "-DIBERT_ANY_STACK"], cwd=folder).stderr == ""
     assert (
         "#error IBERT_STACK_BYTES holds for GCC: measure the stack, and define IBERT_ANY_STACK"
-        in compiled(kernels, "-O2", "-D__clang__")
+        in run_captured([*kernels, "-O2", "-D__clang__"], cwd=folder).stderr
     )
 
 
@@ -159,7 +175,7 @@ def test_c_sources_that_take_more_stack_are_refused(package: Compile, tmp_path: 
 def test_c_sources_with_arrays_run_on_this_machine(package: Compile, tmp_path: Path) -> None:
     """Portable means portable: the very sources, compiled for a 64-bit machine."""
     needs("gcc")
-    folder = package("cortex-m4", "c-arrays")
+    folder = package("c99", "c-arrays")
     assert not list(folder.glob("*.S")) and not list(folder.glob("*.bin"))
     (tmp_path / "main.c").write_text(
         '#include <stdio.h>\n#include "ibert_model.h"\n'
@@ -189,6 +205,23 @@ def test_c_sources_with_arrays_run_on_this_machine(package: Compile, tmp_path: P
     done = subprocess.run([str(program)], input=data, capture_output=True, check=True)
     (expected,) = reference(quantized, inputs)
     assert done.stdout == expected.tobytes()
+
+
+@pytest.mark.slow
+def test_c99_in_big_endian_order(package: Compile, tmp_path: Path) -> None:
+    needs("arm-none-eabi-gcc", "qemu-armeb")
+    folder, program = package("c99", "c-arrays"), tmp_path / "program"
+    sources = [str(path) for path in (*folder.glob("*.c"), HARNESS.with_name("big_endian.c"))]
+    flags = ["-mbig-endian", "-Wl,--be8", "-mcpu=cortex-a7", "-marm", "-mfloat-abi=soft", "-O2"]
+    flags += ["-std=gnu99", "-ffreestanding", "-fno-strict-aliasing", "-nostdlib", f"-I{folder}"]
+    command = ["arm-none-eabi-gcc", *flags, *sources, "-o", str(program)]
+    subprocess.run(command, check=True)
+    quantized = small_bert()
+    inputs = inputs_for(quantized.input_names, SEQ_LEN, 8, VOCABULARY)
+    data = b"".join(inputs[name].astype(">i4").tobytes() for name in quantized.input_names)
+    done = subprocess.run(["qemu-armeb", str(program)], input=data, capture_output=True, check=True)
+    (expected,) = reference(quantized, inputs)
+    assert done.stdout == expected.astype(expected.dtype.newbyteorder(">")).tobytes()
 
 
 @pytest.mark.slow  # test_short_texts.py runs a package in the default set

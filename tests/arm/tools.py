@@ -28,6 +28,7 @@ _PACKAGES = {
     "riscv64-linux-gnu-gcc": "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross",
     "qemu-aarch64": "qemu-user",
     "qemu-arm": "qemu-user",
+    "qemu-armeb": "qemu-user",
     "qemu-riscv64": "qemu-user",
     "qemu-system-arm": "qemu-system-arm",
     "qemu-system-riscv32": "qemu-system-misc",

@@ -23,7 +23,7 @@ MICROCONTROLLERS = (
     *("rv32im", "rv32imc"),
 )
 GPUS = ("a100", "h100", "h200", "t4")
-NAMES = ("host", *sorted((*X86, *BOARDS, *MICROCONTROLLERS, *GPUS, "wasm32")))
+NAMES = ("host", *sorted((*X86, *BOARDS, *MICROCONTROLLERS, *GPUS, "c99", "wasm32")))
 
 
 def test_names() -> None:

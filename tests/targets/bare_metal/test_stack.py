@@ -165,3 +165,25 @@ def test_recursion_is_refused() -> None:
     functions = _functions("00000100 <f>:\npush {lr}\nbl 100 <f>")
     with pytest.raises(StackError, match="it calls itself"):
         stack_use(functions, ["f"], RULES)
+
+
+def test_frames_of_the_sources_own_limits() -> None:
+    functions = list(parse(GRAPH))
+    limits = {"small": 64, "large": 24}
+    use = stack_use(functions, ["entry"], RULES, {"entry": []}, limits)
+    assert use == StackUse(8 + 40 + 64, ("entry", "large", "small"))
+
+
+@pytest.mark.parametrize(
+    ("instruction", "expected"),
+    [
+        ("push r12", 16),
+        ("sub rsp,0x98", 8 + 0x98),
+        ("add rsp,0xffffffffffffff80", 8 + 128),
+        ("and rsp,0xfffffffffffffff0", 8 + 16),
+        ("add rsp,0x98", 8),
+        ("mov QWORD PTR [rsp+0x8],rax", 8),
+    ],
+)
+def test_frames_of_x86_64_with_the_address_to_return_to(instruction: str, expected: int) -> None:
+    assert _frame(instruction, rules=verification.bare_metal(get_target("c99")).stack) == expected

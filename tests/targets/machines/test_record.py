@@ -14,6 +14,7 @@ from ibert_tvm.targets import get_target, list_targets
 from ibert_tvm.targets.machines import MACHINES, BareMetal, Emulator, Linux, Machine
 from ibert_tvm.targets.machines.aarch64 import AARCH64
 from ibert_tvm.targets.machines.arm import ARM
+from ibert_tvm.targets.machines.c99 import C99
 from ibert_tvm.targets.machines.riscv import RISCV32, RISCV64
 from ibert_tvm.targets.machines.thumb import THUMB
 from ibert_tvm.targets.machines.wasm32 import WASM32
@@ -28,7 +29,7 @@ _OTHER = Linux(names=("x",), runtimes=("onnx",))
 
 
 def test_every_file_has_a_machine() -> None:
-    known = (AARCH64, ARM, RISCV32, RISCV64, THUMB, WASM32, X86_64)
+    known = (AARCH64, ARM, C99, RISCV32, RISCV64, THUMB, WASM32, X86_64)
     assert {one.name: one for one in known} == MACHINES
 
 
