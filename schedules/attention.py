@@ -36,6 +36,7 @@ from .loops import (
     extent,
     fuse_row_passes,
     inline_elementwise,
+    largest_divisor,
     output_blocks,
     reduce_by_lane,
     reduce_lanes,
@@ -54,6 +55,8 @@ SCORE_TILE = (4, 2)
 # The same for vectors of four lanes and 32 registers: eight broadcasts per query.
 FEW_QUERIES = (2, 4)
 UNROLLED_DEPTH = 32
+# The scores of so many queries and 512 keys take 32 KB.
+MOST_QUERIES = 16
 
 
 class AttentionRule(Rule[s_tir.Schedule]):
@@ -68,7 +71,7 @@ class AttentionRule(Rule[s_tir.Schedule]):
         outputs = [sch.get(block).name_hint for block in output_blocks(sch)]
         inline_elementwise(sch, keep=stages.kept)
         batch, head, rows, _columns = sch.get_loops(sch.get_sblock(stages.attended))
-        per_sequence, tile = extent(sch, head), int(func.attrs["ibert.row_tile"])
+        per_sequence, tile = extent(sch, head), _row_tile(int(func.attrs["ibert.row_tile"]))
         heads = sch.fuse(batch, head)
         sch.parallel(heads)
         mark_sequence_loop(sch, heads, per_sequence)
@@ -132,6 +135,12 @@ class AttentionRule(Rule[s_tir.Schedule]):
             if keys is not None and blocks is not None:
                 mark_key_loop(sch, blocks, keys, depth_argument(dot))
         return sch
+
+
+def _row_tile(rows: int) -> int:
+    """Queries at a time, of a tile of so many rows: all, or a part whose scores take less cache."""
+    part = largest_divisor(rows, MOST_QUERIES)
+    return part if 2 * part >= MOST_QUERIES else rows
 
 
 def _blocks_of_keys(

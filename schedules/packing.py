@@ -7,7 +7,6 @@ from tvm import s_tir
 from ibert_tvm.targets import DotInstruction
 
 from .intrinsics.microkernels import is_microkernel
-from .intrinsics.mve import MICROKERNELS
 from .intrinsics.packing import LOADED_BYTES, key_packing_sources, value_packing_sources
 from .intrinsics.registration import register
 from .intrinsics.zipping import loaded_values, zipped_key_sources, zipped_value_sources
@@ -44,7 +43,7 @@ def pack_operands(
     if is_microkernel(dot):
         return  # one number at a time, as the loops have it
     keys, values = sch.get_sblock(keys_name), sch.get_sblock(values_name)
-    if dot.name in MICROKERNELS:
+    if dot.depth == LOADED_BYTES:
         # Keys move by whole vectors; there is no shuffle that could transpose values.
         vectorise_innermost(sch, keys, dot.depth)
         return

@@ -14,7 +14,7 @@ from tvm import tirx
 from ibert_tvm.targets import DotInstruction
 
 from .intrinsics.dot import dot_intrinsic
-from .intrinsics.microkernels import is_microkernel
+from .tensorised import depth_argument
 
 # Independent accumulators: enough to hide the latency of every processor known (5 cycles, two
 # instructions per cycle), and with the operands few enough for the registers there are.
@@ -119,7 +119,7 @@ def peak_kernel(dot: DotInstruction, threads: int, steps: int) -> tirx.PrimFunc 
     from tvm import s_tir
     from tvm.script import from_source
 
-    intrinsic = None if is_microkernel(dot) else dot_intrinsic(dot)
+    intrinsic = dot_intrinsic(dot) if depth_argument(dot) is None else None
     if intrinsic is None:
         return None
     shapes = peak_shapes(dot, threads)

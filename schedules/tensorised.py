@@ -9,12 +9,12 @@ from tvm import s_tir, tirx
 
 from ibert_tvm.targets import DotInstruction
 
-from .intrinsics import microkernels, mve
+from .intrinsics import microkernels, whole_tiles
 from .intrinsics.dot import dot_intrinsic
 from .intrinsics.matrix import drain_sources
 from .intrinsics.microkernels import is_microkernel
-from .intrinsics.mve import mve_product_sources
 from .intrinsics.registration import register
+from .intrinsics.whole_tiles import multiplies_whole_tiles, whole_tile_sources
 from .loops import extent, largest_divisor, vectorise_innermost
 from .microkernel import multiply_by_microkernel
 from .nodes import Block, Loop
@@ -45,7 +45,7 @@ def depth_argument(dot: DotInstruction) -> int | None:
     """Place of the depth in calls of a microkernel; None of an instruction without."""
     if is_microkernel(dot):
         return microkernels.DEPTH_ARGUMENT
-    return mve.DEPTH_ARGUMENT if dot.name in mve.MICROKERNELS else None
+    return whole_tiles.DEPTH_ARGUMENT if multiplies_whole_tiles(dot) else None
 
 
 def tile_matrix_product(
@@ -91,7 +91,7 @@ def tile_matrix_product(
     """
     if is_microkernel(dot):
         return multiply_by_microkernel(sch, block, dot, depth_block)
-    if dot.name in mve.MICROKERNELS:
+    if multiplies_whole_tiles(dot):
         return _multiply_at_once(sch, block, dot, depth_block)
     drain = _interleave_rows(sch, block, dot, not interleaved) if dot.rows > 1 else None
     rows, columns, depth = sch.get_loops(block)[-3:]
@@ -145,9 +145,9 @@ def _multiply_at_once(
         sch.reorder(blocks, rows, columns, depth)
     sizes = tuple(extent(sch, loop) for loop in (rows, columns, depth))
     zero = sch.decompose_reduction(block, rows if blocks is None else blocks)
-    vectorise_innermost(sch, zero, 4)
+    vectorise_innermost(sch, zero, dot.lanes)
     first = rows if sizes[0] > 1 else columns
-    sch.tensorize(first, register(mve_product_sources(dot, *sizes)))
+    sch.tensorize(first, register(whole_tile_sources(dot, *sizes)))
     return blocks
 
 

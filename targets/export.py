@@ -34,6 +34,7 @@ from .linking import (
     replacing,
     unwritable,
 )
+from .microkernels import write_microkernels
 from .registry import check_runtime
 from .seal import seal_library
 from .weights import METADATA_ASSEMBLY, METADATA_FILE, weight_rows, write_weights
@@ -140,6 +141,8 @@ def export_library(
             flags = compiled if source.endswith(".c") else ()
             tools.compile(["-c", *flags, source, "-o", objects[-1]], work, what)
 
+        microkernels = write_microkernels(description, work)
+
         def link(output: str, objects: list[str], **_: object) -> None:
             # --gc-sections drops the half-float conversions that TVM adds to every module: nothing
             # calls them, and no floating-point instruction shall be left in the library.
@@ -159,7 +162,7 @@ def export_library(
                 str(work / "model.so"),
                 fcompile=link,
                 fpack_imports=None if device is None else pack,
-                addons=[str(work / name) for name in objects],
+                addons=[*(str(work / name) for name in objects), *microkernels],
                 workspace_dir=str(work),
             )
         made, check = work / "model.so", None

@@ -20,6 +20,9 @@ _HWCAP = (16, 26)
 def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Feature flags of the first processor, as the Linux kernel names them.
 
+    Registers that this process may use only by permission (tiles of x86) are asked for; without
+    permission their feature is left out.
+
     On ARM the kernel also tells every process directly, which is what holds under an emulator,
     whose /proc/cpuinfo may be that of the machine below.
 
@@ -37,24 +40,37 @@ def cpu_features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    told = _told_features() if cpuinfo == Path("/proc/cpuinfo") else frozenset[str]()
+    system = _system() if cpuinfo == Path("/proc/cpuinfo") else None
     for line in text.splitlines():
         if line.startswith(("flags", "Features")):
-            return frozenset(line.partition(":")[2].split()) | told
-    return told
+            listed = frozenset(line.partition(":")[2].split())
+            return permitted(listed, system) | _told_features(system)
+    return _told_features(system)
 
 
-def _told_features() -> frozenset[str]:
-    """What the kernel told this process about its processor; empty where it tells nothing."""
+def _system() -> Linux | None:
+    """The system that this process runs on, where a machine's record knows it."""
     machine = CATALOGUE.running_on(platform.machine())
-    if machine is None or not isinstance(machine.system, Linux) or not machine.system.capabilities:
+    return machine.system if machine and isinstance(machine.system, Linux) else None
+
+
+def permitted(features: frozenset[str], system: Linux | None) -> frozenset[str]:
+    """Those of a processor's features that a system lets this process use."""
+    if system is None or system.permits is None:
+        return features
+    return frozenset(filter(system.permits, features))
+
+
+def _told_features(system: Linux | None) -> frozenset[str]:
+    """What the kernel told this process about its processor; empty where it tells nothing."""
+    if system is None or not system.capabilities:
         return frozenset()
     try:
         value = ctypes.CDLL(None).getauxval
     except (OSError, AttributeError):  # a C library without it
         return frozenset()
     value.argtypes, value.restype = [ctypes.c_ulong], ctypes.c_ulong
-    return machine.system.features([value(word) for word in _HWCAP])
+    return system.features([value(word) for word in _HWCAP])
 
 
 def missing_features(description: TargetDescription, features: frozenset[str]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .description import TargetDescription
 from .linking import Tools
+from .microkernels import write_microkernels
 
 if TYPE_CHECKING:
     from tvm import tirx
@@ -40,12 +41,14 @@ def build_kernel(kernel: tirx.PrimFunc, description: TargetDescription, path: Pa
     tools = Tools(description)
 
     def link(output: str, objects: list[str], **_: object) -> None:
-        arguments = ["-shared", "-fPIC", "-o", output, *objects, "-pthread"]
+        arguments = ["-shared", "-fPIC", "-o", output, *objects, *microkernels, "-pthread"]
         tools.compile(arguments, path.parent, f"cannot link the kernel {name}")
 
     if description.gpu is None:
         library = tvm.compile(module, target=target, tir_pipeline=cpu_pipeline(description))
-        library.export_library(str(path), fcompile=link)
+        with tempfile.TemporaryDirectory(prefix="ibert-kernel-") as folder:
+            microkernels = write_microkernels(description, Path(folder))
+            library.export_library(str(path), fcompile=link)
         return
     from .cuda.compile import compile_device_code, kernel_roles, source_modules
     from .cuda.launches import Launch

@@ -64,7 +64,7 @@ def measure_ceiling(threads: int, seconds: float = 0.3) -> Ceiling:
     dot = description.dot
     kernel = peak_kernel(dot, threads, _STEPS)
     if kernel is None:
-        return Ceiling(missing="this processor has no dot-product instruction that is used here")
+        return Ceiling(missing="nothing measures the limit of this processor's instructions")
     executable = tvm.compile(
         tvm.IRModule({"main": kernel}),
         target=tvm.target.Target(dict(description.tvm_target)),

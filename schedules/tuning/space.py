@@ -15,6 +15,7 @@ from ..cuda.space import gpu_tiles
 from ..linear import default_tile
 from ..loops import largest_divisor
 from ..products import linear_product
+from ..tensorised import depth_argument
 from ..tiles import AttentionTile, LinearTile, Tile, without_tile
 
 # A register tile of many more accumulators than the default's spills; one of far fewer loads
@@ -53,7 +54,7 @@ def default_decisions(func: tirx.PrimFunc, target: TargetDescription) -> Tile | 
     if product is not None:
         _, columns, _ = product.sizes
         return default_tile(func, dot, columns // dot.lanes)
-    if both is not None:
+    if both is not None and depth_argument(dot) is None:
         scores, context = (one.sizes for one in both)
         rows = int(func.attrs["ibert.row_tile"])
         score, weigh = (
@@ -104,7 +105,9 @@ def _linear(sizes: Sizes, dot: DotInstruction, prefetches: bool) -> list[LinearT
     vectors, steps = columns // dot.lanes, depth // (dot.depth * dot.groups)
     fewest, most = _accumulators(dot)
     tiles = []
-    for tile_rows, tile_vectors in pairs(_divisors(rows, _MOST_ROWS), _divisors(vectors, most)):
+    for tile_rows, tile_vectors in pairs(
+        _divisors(rows, max(_MOST_ROWS, dot.tile_rows)), _divisors(vectors, most)
+    ):
         if tile_rows % dot.rows or not fewest <= tile_rows * tile_vectors <= most:
             continue
         row_tiles, column_tiles = rows // tile_rows, vectors // tile_vectors

@@ -32,12 +32,13 @@ _FLOAT_FUNCTION = (
 )
 
 
-# What libraries under Linux call: memory, threads, the C runtime's hooks, the processor's features,
-# TVM's runtime. Nothing that changes what is executable, or finds functions by their names.
+# What libraries under Linux call: memory, threads, the C runtime's hooks, the processor's features
+# and the permission to use them, TVM's runtime. Nothing that changes what is executable, or
+# finds functions by their names.
 _LIBRARY_CALL = re.compile(
     r"(?:mem(?:set|cpy|move)|open(?:64)?|read|close|str(?:chr|str))|(?:__)?TVM\w+|pthread_\w+"
     r"|__(?:mem(?:set|cpy|move)|read)_chk|__open(?:64)?_2|__stack_chk_\w+|sched_yield|sigfillset"
-    r"|uname|sysconf|(?:__)?getauxval|__tls_get_addr|__register_atfork|__cxa_finalize|_ITM_\w+"
+    r"|uname|sysconf|(?:__)?getauxval|arch_prctl|__tls_get_addr|__register_atfork|__cxa_finalize|_ITM_\w+"
     r"|__gmon_start__|__aeabi_(?:mem\w+|read_tp)"
 )
 
@@ -169,6 +170,9 @@ class Linux:
         By a feature of the processor those that 32-bit programs see instead.
     driver
         How it drives a GPU; None where it does not.
+    permits
+        Asks the kernel whether this process may use what a feature says that the processor has;
+        None where it may use everything.
     threads
         Whether kernels without runtime can run on several threads: ``parallel.c`` wants atomics of
         64 bits, and a C library no older than that of the compiler, which boards may not have.
@@ -188,6 +192,7 @@ class Linux:
     capabilities: Mapping[tuple[int, int], str] = field(default_factory=dict)
     implied: Mapping[str, str] = field(default_factory=dict)
     driver: Driver | None = None
+    permits: Callable[[str], bool] | None = None
     threads: bool = False
 
     def features(self, words: Sequence[int]) -> frozenset[str]:

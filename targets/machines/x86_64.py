@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 
 from .code import LOADED, FlowRules, Goes, Instruction, Transfer
@@ -15,6 +16,8 @@ _FLOATING = (
     rf"|fn?m(?:add|sub|addsub|subadd)\d*|fc?m(?:add|ul)c){_TYPE}"
     # conversions from, to and between floats; dot products of bfloat16
     r"|v?cvt\w+|vdpbf16ps|vdpphps"
+    # products of tiles that are not of bytes
+    r"|t(?:t?dp(?!b[su]{2}d)|t?cmm|t?mmul)\w*"
     # x87, whose mnemonics all begin with f; and its saved state
     r"|f(?!xsave|xrstor|emms)\w+"
 )
@@ -94,6 +97,16 @@ def _reference(one: Instruction, _: bool) -> int | None:
     return one.target if one.mnemonic == "lea" else None
 
 
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _TILE_DATA = 158, 0x1023, 18
+
+
+def _permits(feature: str) -> bool:
+    """Ask for tiles, whose state the kernel keeps for processes that did, if for any."""
+    if feature != "amx_tile":
+        return True
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _TILE_DATA) == 0
+
+
 V2_FEATURES = ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3")
 """Of x86-64-v2 in the psABI, as ``/proc/cpuinfo`` names them."""
 
@@ -122,5 +135,6 @@ X86_64 = Machine(
         runtimes=("tvm", "none"),
         threads=True,
         driver=Driver({"mcpu": "x86-64-v2", "mtriple": "x86_64-linux-gnu"}, V2_FEATURES),
+        permits=_permits,
     ),
 )

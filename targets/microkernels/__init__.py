@@ -1,6 +1,6 @@
 """Microkernels: inner loops in C, where LLVM does not use an instruction well.
 
-A tensor intrinsic (`ibert_tvm.schedules.intrinsics.microkernels`) calls such a function; its
+A tensor intrinsic (`ibert_tvm.schedules.intrinsics`) calls such a function; its
 description, in plain loops, is what the function computes, and tests hold both to it. Which files a
 target takes is a field of its description. Each file has the same functions in plain C for other
 processors.
@@ -71,3 +71,20 @@ def compile_microkernels(
             )
             objects[source.stem] = result.read_bytes()
     return objects
+
+
+def write_microkernels(description: TargetDescription, folder: Path) -> list[str]:
+    """Compile the microkernels of a target for a shared library: paths of objects in a folder.
+
+    Raises
+    ------
+    TargetError
+        As `compile_microkernels`.
+    """
+    flags = description.machine.system.object_flags
+    written = []
+    for name, content in compile_microkernels(description, flags).items():
+        path = folder / f"{name}.o"
+        path.write_bytes(content)
+        written.append(str(path))
+    return written

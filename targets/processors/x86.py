@@ -1,4 +1,4 @@
-"""x86-64 processors: plain, AVX2, and VNNI on registers of 256 or 512 bits.
+"""x86-64 processors: plain, AVX2, VNNI on registers of 256 or 512 bits, and AMX.
 
 Feature lists are those of the psABI levels (x86-64-v3) and of LLVM's ``cascadelake``, reduced to
 the flags that distinguish them. The instruction ``vpmaddubsw`` is used nowhere: its 16-bit sum
@@ -9,6 +9,8 @@ AVX-VNNI is ``vpdpbusd`` on 256-bit registers in the VEX encoding, for processor
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ..description import DotInstruction, TargetDescription
 from ..machines.x86_64 import V2_FEATURES
@@ -21,6 +23,9 @@ VNNI_256 = DotInstruction("vpdpbusd_256", "uint8", "int8", 8, 4, tile_rows=6, ti
 MADD_256 = DotInstruction(
     "vpmaddwd_256", "int16", "int8", 8, 2, tile_rows=4, tile_vectors=2, short="vpmaddwd_256_short"
 )
+# By a microkernel (targets/microkernels), two by two tiles of 16 rows by 16 columns at a time.
+# Weights lie as for VNNI_512.
+TILES = DotInstruction("tdpbusd", "uint8", "int8", 16, 4, tile_rows=32, tile_vectors=4)
 NO_DOT_128 = DotInstruction("none", "int8", "int8", 4, 1, tile_rows=4, tile_vectors=2)
 
 _V3 = (*V2_FEATURES, "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave")
@@ -89,4 +94,15 @@ X86_AVX512_VNNI = _x86(
     VNNI_512,
     _VNNI,
     _PMULHRSW_512,
+)
+
+X86_AMX = replace(
+    X86_AVX512_VNNI,
+    name="x86-amx",
+    description="x86-64 with AMX (Sapphire Rapids and newer), tiles of bytes",
+    dot=TILES,
+    required_features=(*_VNNI, "amx_tile", "amx_int8"),
+    prefetches_weights=False,
+    microkernels=("amx.c",),
+    microkernel_flags=("-mamx-tile", "-mamx-int8"),
 )

@@ -10,7 +10,7 @@ import pytest
 import tvm
 from tvm.script import from_source
 
-from ibert_tvm.schedules.intrinsics.mve import mve_product_sources
+from ibert_tvm.schedules.intrinsics.whole_tiles import whole_tile_sources
 from ibert_tvm.targets import TargetDescription
 from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_sources
 from ibert_tvm.targets.processors.cortex_m import VMLADAVA
@@ -108,7 +108,7 @@ def test_products_are_vector_instructions(m55: TargetDescription) -> None:
 @pytest.mark.parametrize("sizes", SIZES[:14])
 def test_the_description_is_the_product(sizes: tuple[int, int, int, int, int]) -> None:
     rows, columns, depth, *_ = sizes
-    description, implementation, _ = mve_product_sources(VMLADAVA, rows, columns, depth)
+    description, implementation, _ = whole_tile_sources(VMLADAVA, rows, columns, depth)
     assert "ibert_mk_vmladava" in implementation
     text = re.sub(r", strides=\[T.int32\(\), .*?\]", "", description)
     module = tvm.IRModule({"main": from_source(text).with_attr("global_symbol", "main")})

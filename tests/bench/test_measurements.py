@@ -171,7 +171,7 @@ def test_records_of_kernels_without_a_number_are_their_own_role() -> None:
 
 def test_the_ceiling_needs_no_c_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     if get_target("host").dot.name == "none":
-        pytest.skip("this processor has no dot-product instruction that is used here")
+        pytest.skip("nothing measures the limit of this processor's instructions")
     monkeypatch.setenv("CC", "/no/such/compiler")
     monkeypatch.setenv("PATH", "")
     ceiling = measure_ceiling(1, seconds=0)
@@ -189,7 +189,7 @@ def test_a_machine_without_the_instruction_says_so(monkeypatch: pytest.MonkeyPat
     ceiling = measure_ceiling(1)
     assert (ceiling.gmacs, ceiling.missing) == (
         None,
-        "this processor has no dot-product instruction that is used here",
+        "nothing measures the limit of this processor's instructions",
     )
 
 

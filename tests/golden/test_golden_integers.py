@@ -14,6 +14,7 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.quantization import calibrate
+from ibert_tvm.targets import register_target, unregister_target
 from tests.arm.packages import link_package, run_package
 from tests.arm.tools import board, run_library
 from tests.arm.tools import needs as needs_tool
@@ -34,6 +35,7 @@ from tests.golden.models import (
     tables,
 )
 from tests.pc import machine as pc
+from tests.twins import tiles_in_plain_c
 
 SLOW = pytest.mark.slow
 # The others have no kernel that none of these has.
@@ -157,6 +159,23 @@ def test_avx512_vnni_gives_the_golden_outputs(name: str, tmp_path: Path) -> None
     target = "x86-avx512-vnni"
     compiled = ibert.compile(quantized(name), target, shapes=[shape(name)], runtime="none")
     outputs = pc.run_library(compiled.export(tmp_path / "model.so"), inputs(name))
+    assert digests.of_arrays(outputs) == golden_outputs(name)
+
+
+@SLOW
+@pytest.mark.parametrize("name", examples(ON_TARGETS, CLOSE[0], "odd-paper", otherwise="record"))
+def test_tiles_in_plain_c_give_the_golden_outputs(name: str, tmp_path: Path) -> None:
+    target = tiles_in_plain_c()
+    register_target(target)
+
+    def build(model: Any, shapes: list[tuple[int, int]], path: Path) -> Any:
+        ibert.compile(model, target.name, shapes=shapes).export(path)
+        return ibert.load_library(path, num_threads=1)
+
+    try:
+        outputs = library(name, tmp_path / "model.so", build)
+    finally:
+        unregister_target(target.name)
     assert digests.of_arrays(outputs) == golden_outputs(name)
 
 

@@ -112,7 +112,10 @@ TERMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("name", "terms"),
     examples(
-        itertools.product(["x86-avx512-vnni", "x86-64"], TERMS), ("x86-64", TERMS[2]), unpack=True
+        itertools.product(["x86-avx512-vnni", "x86-amx", "x86-64"], TERMS),
+        ("x86-64", TERMS[2]),
+        ("x86-amx", TERMS[2]),
+        unpack=True,
     ),
     ids=str,
 )

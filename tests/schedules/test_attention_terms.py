@@ -97,6 +97,7 @@ def kernel_for(target: TargetDescription, name: str) -> AttentionKernel:
     ("name", "cases"),
     [
         ("x86-avx512-vnni", (*FEW, "sliding_over_blocks")),
+        ("x86-amx", (*FEW, "sliding_over_blocks")),
         *(pytest.param(name, tuple(CASES), marks=pytest.mark.slow) for name in TARGETS),
     ],
 )

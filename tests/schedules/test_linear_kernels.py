@@ -29,7 +29,9 @@ ROWS = (1, 7, 9, 51)
 
 # One of each instruction.
 @pytest.mark.representatives(1)
-@pytest.mark.parametrize("name", examples(TARGETS, "x86-avx512-vnni", "x86-64-v3", "x86-64"))
+@pytest.mark.parametrize(
+    "name", examples([*TARGETS, "x86-amx"], "x86-avx512-vnni", "x86-64-v3", "x86-64", "x86-amx")
+)
 def test_linear_kernels_equal_numpy(name: str) -> None:
     target = runnable(name)
     cases = [

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import platform
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ibert_tvm.targets import TargetError, cpu_features, get_target, host_target, missing_features
+from ibert_tvm.targets.host import permitted
+from ibert_tvm.targets.machines.x86_64 import X86_64
 from ibert_tvm.targets.processors.x86 import X86_64_V3, X86_AVX512_VNNI
 from tests.snapshots import Messages
 
@@ -39,6 +43,8 @@ def cpuinfo(folder: Path, line: str) -> Path:
         (VNNI, "x86-avx512-vnni"),
         (VNNI.replace(" avx512_vnni", ""), "x86-64-v3"),
         (VNNI.replace(" avx512vl", ""), "x86-64-v3"),
+        (f"{VNNI} amx_tile amx_int8 amx_bf16", "x86-amx"),
+        (f"{VNNI} amx_int8", "x86-avx512-vnni"),
         (f"{V3} avx_vnni", "x86-avx-vnni"),
         (f"{VNNI} avx_vnni", "x86-avx512-vnni"),
         (V3, "x86-64-v3"),
@@ -50,6 +56,8 @@ def cpuinfo(folder: Path, line: str) -> Path:
         "vnni",
         "avx512",
         "vnni without vl",
+        "amx",
+        "amx without tiles",
         "avx-vnni",
         "both",
         "avx2",
@@ -157,9 +165,26 @@ def test_missing_features_come_in_the_descriptions_order() -> None:
     assert missing_features(X86_AVX512_VNNI, frozenset()) == X86_AVX512_VNNI.required_features
 
 
-def test_this_machine_is_detected_by_default() -> None:
-    import platform
+def test_what_the_kernel_does_not_permit_is_no_feature() -> None:
+    features = frozenset({*VNNI.split(), "amx_tile", "amx_int8"})
+    refused = replace(X86_64.system, permits=lambda feature: feature != "amx_tile")
+    assert permitted(features, refused) == features - {"amx_tile"}
+    assert permitted(features, replace(refused, permits=None)) == features
+    assert permitted(features, None) == features
+    assert host_target(permitted(features, refused), "x86_64").dot == X86_AVX512_VNNI.dot
 
+
+def test_tiles_are_asked_for_once_per_process_and_never_where_there_are_none() -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip(f"a system call of x86-64, this is {platform.machine()}")
+    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    assert X86_64.system.permits("avx2")
+    if "amx_tile" not in flags:
+        assert not X86_64.system.permits("amx_tile")
+    assert X86_64.system.permits("amx_tile") == ("amx_tile" in cpu_features())
+
+
+def test_this_machine_is_detected_by_default() -> None:
     if platform.machine() != "x86_64":
         pytest.skip(f"host detection knows x86-64 only, this is {platform.machine()}")
     assert host_target() == host_target(cpu_features(), "x86_64") == get_target("host")

@@ -14,11 +14,13 @@ from tests.targets.encoder_library import build_encoder
 
 FLOATING = """addss vaddps subsd vmulpd divsd sqrtss vrsqrt14ps rcpps minss vmaxpd cmpltps vcmpps
     ucomiss vcomisd roundss vrndscaleps vfmadd231ps vfnmsub132sd haddps dpps cvtsi2sd vcvtdq2ps
-    cvttps2dq vcvtph2ps vcvtneps2bf16 vdpbf16ps fld fadd fistp fsqrt vaddph vfmadd213sh vreducepd"""
+    cvttps2dq vcvtph2ps vcvtneps2bf16 vdpbf16ps fld fadd fistp fsqrt vaddph vfmadd213sh vreducepd
+    tdpbf16ps tdpfp16ps tdphbf8ps tcmmimfp16ps tmmultf32ps ttdpbf16ps"""
 BENIGN = """movaps vmovups movdqa vmovss movsd vxorps andps orpd vandnps shufps vpermilps vblendvps
     vbroadcastss unpcklps vinsertf128 vextractf64x4 vpermt2ps movmskps paddd vpmaddwd vpdpbusd
     pmulld vpsravd imul idiv div mul add sub cmp min fxsave fxrstor vpminsd vpcmpgtd cmpxchg
-    vpcompressd vpexpandd vmovdqu8 vcompressps addq vpsubd vpmaxsd cdq cvt"""
+    vpcompressd vpexpandd vmovdqu8 vcompressps addq vpsubd vpmaxsd cdq cvt
+    ldtilecfg tileloadd tdpbusd tdpbssd tdpbuud tilestored tilezero tilerelease test"""
 
 
 @pytest.mark.parametrize("mnemonic", FLOATING.split())
@@ -39,6 +41,7 @@ CASES = [
     ("x86-avx512-vnni", {"preset": "accurate", "roberta": True}),
     ("x86-avx512-vnni", {"preset": "paper"}),
     ("x86-avx512-vnni", {"activation": "relu"}),
+    ("x86-amx", {"preset": "accurate", "roberta": True}),
 ]
 
 
@@ -66,6 +69,12 @@ def test_helpers_are_recognised(name: str) -> None:
 
 
 def test_libraries_may_call_memory_threads_and_tvm_alone() -> None:
-    called = ["memcpy", "pthread_create", "TVMFFIErrorSetRaised", "__TVMBackendParallelLaunch"]
+    called = [
+        "arch_prctl",
+        "memcpy",
+        "pthread_create",
+        "TVMFFIErrorSetRaised",
+        "__TVMBackendParallelLaunch",
+    ]
     assert all(map(X86_64.is_call, called))
     assert not any(map(X86_64.is_call, ["mprotect", "mmap", "dlsym", "syscall", "expf", "write"]))

@@ -16,7 +16,7 @@ from ibert_tvm.targets import (
 )
 from tests.snapshots import Messages
 
-X86 = ("x86-64", "x86-64-v3", "x86-avx-vnni", "x86-avx512-vnni")
+X86 = ("x86-64", "x86-64-v3", "x86-amx", "x86-avx-vnni", "x86-avx512-vnni")
 BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv6-softfloat", "armv7-neon", "rpi4", "rv64gc")
 MICROCONTROLLERS = (
     *(f"cortex-m{number}" for number in (0, 3, 4, 7, 33, 55, 85)),

@@ -95,7 +95,8 @@ def _check(target: TargetDescription, packed: bool, most: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-avx512-vnni")
+    "name",
+    [*examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-avx512-vnni"), "x86-amx"],
 )
 def test_decisions_change_no_result(name: str) -> None:
     _check(runnable_target(name), packed=False, most=10)
@@ -108,7 +109,7 @@ def test_decisions_skip_rows_without_token() -> None:
 
 @pytest.mark.slow
 def test_the_default_is_scheduled_as_without_tuning() -> None:
-    for name in ("x86-avx512-vnni", "x86-64", "rpi4", "aarch64-dotprod"):
+    for name in ("x86-avx512-vnni", "x86-amx", "x86-64", "rpi4", "aarch64-dotprod"):
         target = get_target(name)
         func, _ = linear(target)
         default = default_decisions(func, target)

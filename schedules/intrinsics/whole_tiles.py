@@ -1,8 +1,9 @@
-"""Matrix products with the integer vectors of Cortex-M processors (MVE), by a microkernel.
+"""Matrix products of whole tiles by one call of a microkernel.
 
-VMLADAVA.S8 adds sixteen products to a general register, of which a tile needs eight; no compiler
-keeps them there. So the intrinsic is a call (``targets/microkernels/mve.c``) for any number of
-rows, columns in pairs, and the whole depth.
+The intrinsic is a call of a function in C (``targets/microkernels``) for any number of rows and
+columns and a run of the depth, where a compiler does not keep what the instruction accumulates in:
+VMLADAVA (Cortex-M55, MVE) adds sixteen products to a general register, TDPBUSD (x86, AMX) a matrix
+of 16 x 16 sums to a tile.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from .registration import ANY_ROWS, Operand, Sources, called, nest, sources_of
 DEPTH_ARGUMENT = 6
 """Place in the call of what says over how many entries it multiplies."""
 
-MICROKERNELS = ("vmladava",)
-"""Names of the instructions that this file has an intrinsic of."""
+_MICROKERNELS = ("vmladava", "tdpbusd")
 
 
-def mve_product_sources(dot: DotInstruction, rows: int, columns: int, depth: int) -> Sources:
+def multiplies_whole_tiles(dot: DotInstruction) -> bool:
+    """Whether matrix products of an instruction are calls of this kind."""
+    return dot.name in _MICROKERNELS
+
+
+def whole_tile_sources(dot: DotInstruction, rows: int, columns: int, depth: int) -> Sources:
     """Text of the description and of the implementation of a product over a run of the depth.
 
     ``C[i, j] += sum_k A[i, k] B[j // lanes, k // step, j % lanes, k % step]``, with the lanes and
@@ -33,10 +38,10 @@ def mve_product_sources(dot: DotInstruction, rows: int, columns: int, depth: int
     """
     lanes, step = dot.lanes, dot.depth
     operands = {
-        "A": Operand((rows, depth), "int8", ANY_ROWS),
+        "A": Operand((rows, depth), dot.lhs_dtype, ANY_ROWS),
         "B": Operand(
             (columns // lanes, depth // step, lanes, step),
-            "int8",
+            dot.rhs_dtype,
             f"[T.int32(), {lanes} * {step}, {step}, 1]",
         ),
         "C": Operand((rows, columns), "int32", ANY_ROWS),
