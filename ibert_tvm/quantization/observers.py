@@ -194,6 +194,8 @@ class RangeForm:
         A zero point per channel, so that its range lies around the middle of the integers.
     in_phase
         Of a centred form: the mean of the first tokens is on the grid of each channel.
+    ends
+        Of a centred form: `Statistics.channel_ends`, where the caller has them.
     """
 
     divisor: NDArray[np.float64] | None = None
@@ -201,6 +203,7 @@ class RangeForm:
     unsigned: bool = False
     centred: bool = False
     in_phase: bool = False
+    ends: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @property
     def scaling(self) -> NDArray[np.float64]:
@@ -268,7 +271,7 @@ def _around_centres(
     """
     scaling, parts = form.scaling, form.parts
     low, high = (0, 255) if form.unsigned else (-127, 127)
-    first, last = statistics.channel_ends(rare=form.unsigned)
+    first, last = form.ends or statistics.channel_ends(rare=form.unsigned)
     half, middle = (last - first) / 2, (first + last) / 2
     levels, bound = parts * (high - low) / 2, parts * (low + high) / 2
 

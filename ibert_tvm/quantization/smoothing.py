@@ -144,10 +144,8 @@ def quantize_operand(
     norms = _norms(target * token, weights)
     best: dict[bool, tuple[float, float, ActivationQuant]] = {}
     largest = np.abs(matrix).max(axis=0).astype(np.float64)
-    extent = statistics.channel_magnitude
-    if form.centred:
-        first, last = statistics.channel_ends(rare=form.unsigned)
-        extent = (last - first) / 2
+    ends = statistics.channel_ends(rare=form.unsigned) if form.centred else None
+    extent = statistics.channel_magnitude if ends is None else (ends[1] - ends[0]) / 2
 
     def attempt(divisor: NDArray[np.float64] | None, alpha: float, forms: Iterable[bool]) -> None:
         divided = extent / (1.0 if divisor is None else divisor)
@@ -157,6 +155,7 @@ def quantize_operand(
             form.unsigned,
             form.centred,
             options.forms.first_tokens,
+            ends,
         )
         moved = _moved(matrix, divisor)
         scale = row_scales(moved)

@@ -184,7 +184,15 @@ class TableBuilder:
             return self._layer_operand(name, statistics[name], least)
 
         averaged = dict(matmul)
-        for name, chosen in zip(of_layers, in_order(choose, of_layers), strict=True):
+        # Those that take longest come first, or one processor would wait for the last of them.
+        longest = sorted(of_layers, key=lambda name: self.needed[name].channels, reverse=True)
+        found: dict[str, OperandQuant] = {}
+        for name, chosen in zip(longest, in_order(choose, longest), strict=True):
+            found[name] = chosen
+            statistics[name].rows.clear()
+            advance()
+        for name in of_layers:
+            chosen = found[name]
             matmul[name] = chosen.activation
             taken_off = offsets.get(self._averaged(name) or "")
             for layer, rows in chosen.weights.items():
@@ -197,8 +205,6 @@ class TableBuilder:
             report.errors[name] = chosen.error
             if chosen.activation.by_row:
                 report.by_row.append(name)
-            statistics[name].rows.clear()
-            advance()
         matmul = {name: matmul[name] for name in self.operands}
         report.coarser.update(self._coarsen_factors(matmul))
         table = QuantizationTable(
