@@ -97,8 +97,8 @@ def take_turn(library: Any, inputs: dict[str, Any], callers: int, way: str, seco
 
     def call(own: list[float]) -> None:
         start.wait()
-        end = time.perf_counter() + seconds
         before = time.perf_counter()
+        end = before + seconds
         while before < end:
             with door:
                 library.run(**inputs, dequantize=False)

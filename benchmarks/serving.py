@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -222,7 +222,8 @@ class Server:
     def pause(self, stopped: bool) -> None:
         """Stop it, or let it go on."""
         for process in self.processes():
-            process.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
 
     def close(self) -> None:
         """End it."""

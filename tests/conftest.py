@@ -20,14 +20,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest  # noqa: E402
-from hypothesis import settings  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 from tests.examples import spread  # noqa: E402
 
-# Deadlines would make the outcome depend on the load of the machine; a derandomised run gives
-# the same verdict for the same code. `make test-record` chooses the other profile.
-settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
-settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=1000)
+# Times would make the outcome depend on the load of the machine; a derandomised run gives the same
+# verdict for the same code. `make test-record` chooses the other profile.
+for _profile, _examples in (("default", 50), ("thorough", 1000)):
+    settings.register_profile(
+        _profile,
+        deadline=None,
+        derandomize=True,
+        max_examples=_examples,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 settings.load_profile("default")
 
 pytest_plugins = ["tests.snapshots", "tests.commands"]

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import random
 import re
+import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[1]
 _HIDDEN = Path(__file__).with_name("without_torch")
+
+PATIENCE = 300
+"""Seconds after which what a test waits for is taken to be broken, however slow the machine."""
+
+_PORTS = range(12000, 30000)
+"""Below those that a system gives to outgoing connections, which may take one at any moment."""
+_reserved: list[Any] = []
+
+Found = TypeVar("Found")
 
 
 def run_captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
@@ -22,6 +35,33 @@ def start_captured(command: Sequence[str | Path], **options: Any) -> subprocess.
     """Start a command whose output is read later; `options` are those of `subprocess.Popen`."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, text=True, **pipes, **options)
+
+
+def wait_until(condition: Callable[[], Found]) -> Found:
+    """Look until a condition holds, and give what it gave."""
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.01)
+    return found
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nothing listens on, and that no other test process is given."""
+    from tests.cache import cache_folder
+
+    for port in random.SystemRandom().sample(_PORTS, 1000):
+        lock = (cache_folder() / f"port-{port}.lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            lock.close()
+        else:
+            _reserved.append(lock)  # until this process ends
+            return port
+    raise AssertionError("no port is free")
 
 
 def without_progress(stderr: str) -> str:

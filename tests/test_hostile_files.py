@@ -54,12 +54,12 @@ def _bounded(more_bytes: int = 2**28) -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_AS)
     most = pages * resource.getpagesize() + more_bytes
     resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
-    started = time.monotonic()
+    started = time.process_time()
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 5
 
 
 # -- arrays -------------------------------------------------------------------------------------

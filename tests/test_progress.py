@@ -6,15 +6,18 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from ibert_tvm import progress as progress_module
 from ibert_tvm.progress import Estimate, clock, progress, without_lines
-from tests.processes import without_progress
+from tests.processes import PATIENCE, wait_until, without_progress
 
 
 class _Clock:
@@ -85,16 +88,22 @@ def test_clock() -> None:
 
 _JOB = """
 import logging, sys, time
+from pathlib import Path
 from ibert_tvm import targets
 from ibert_tvm.cli import main
 from ibert_tvm.progress import progress
+def until(name):
+    "Wait until whoever gave a folder has seen what is shown."
+    if sys.argv[1:]:
+        Path(sys.argv[1], "waits").touch()
+        while not Path(sys.argv[1], name).exists():
+            time.sleep(0.01)
 def job():
     with progress({"import [the] model": 1, "calibrating": 1}) as line:
-        time.sleep(0.3)
+        until("import")
         line.step("calibrating")
-        for done in range(3):
-            line.advance(done, 3)
-            time.sleep(0.3)
+        line.advance(1, 3)
+        until("left")
         logging.getLogger("ibert_tvm").warning("a warning")
     return []
 targets.list_targets = job
@@ -102,12 +111,17 @@ sys.exit(main(["targets", "--json"]))
 """
 
 
-def _on_a_terminal(script: str, stop: bytes = b"") -> tuple[int, str, str]:
-    """Exit code, stdout (a pipe) and what is written to the terminal that is stderr."""
+def _on_a_terminal(
+    script: str, folder: Path, at: dict[str, Callable[[subprocess.Popen[bytes]], object]]
+) -> tuple[int, str, str]:
+    """Exit code, stdout (a pipe) and what is written to the terminal that is stderr.
+
+    As soon as what is written there matches one of `at`, its function is called.
+    """
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
     with subprocess.Popen(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", script, str(folder)],
         stdout=subprocess.PIPE,
         stderr=slave,
         stdin=slave,
@@ -115,18 +129,16 @@ def _on_a_terminal(script: str, stop: bytes = b"") -> tuple[int, str, str]:
         start_new_session=True,
     ) as process:
         os.close(slave)
-        seen = b""
-        end = time.monotonic() + 120
-        while time.monotonic() < end:
-            if select.select([master], [], [], 0.1)[0]:
-                try:
-                    piece = os.read(master, 65536)
-                except OSError:  # the terminal's last user has closed it
-                    break
-                seen += piece
-                if stop and stop in seen:
-                    process.send_signal(2)
-                    stop = b""
+        seen, coming = b"", list(at)
+        while select.select([master], [], [], PATIENCE)[0]:
+            try:
+                seen += os.read(master, 65536)
+            except OSError:  # the terminal's last user has closed it
+                break
+            if coming and re.search(coming[0], seen.decode("utf-8", "replace")):
+                at[coming.pop(0)](process)
+        else:
+            process.kill()
         assert process.stdout is not None
         stdout = process.stdout.read().decode()
         code = process.wait()
@@ -134,21 +146,31 @@ def _on_a_terminal(script: str, stop: bytes = b"") -> tuple[int, str, str]:
     return code, stdout, seen.decode()
 
 
-def test_on_a_terminal_there_is_one_line_and_the_time_left() -> None:
-    code, stdout, seen = _on_a_terminal(_JOB)
+_LEFT = r"calibrating .*\d:\d\d, \d:\d\d left"
+
+
+def test_on_a_terminal_there_is_one_line_and_the_time_left(tmp_path: Path) -> None:
+    shown = {
+        r"import \[the\] model": lambda _: (tmp_path / "import").touch(),
+        _LEFT: lambda _: (tmp_path / "left").touch(),
+    }
+    code, stdout, seen = _on_a_terminal(_JOB, tmp_path, shown)
     assert code == 0
     assert stdout.split() == ["{", '"targets":', "[]", "}"]
-    assert "import [the] model" in seen
-    assert re.search(r"calibrating .*\d:\d\d, \d:\d\d left", seen)
+    assert "import [the] model" in seen and re.search(_LEFT, seen)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
     assert max(len(line) for line in re.split(r"[\r\n]+", plain)) <= 80
     assert "WARNING: a warning" in plain
     assert seen.rstrip().endswith("\x1b[2K")  # the line is gone in the end
 
 
-def test_an_interrupt_leaves_one_line() -> None:
-    script = _JOB.replace("time.sleep(0.3)", "time.sleep(60)").replace(', "--json"', "")
-    code, stdout, seen = _on_a_terminal(script, stop=b"import")
+def test_an_interrupt_leaves_one_line(tmp_path: Path) -> None:
+    def interrupt(process: subprocess.Popen[bytes]) -> None:
+        wait_until((tmp_path / "waits").exists)
+        process.send_signal(signal.SIGINT)
+
+    script = _JOB.replace(', "--json"', "")
+    code, stdout, seen = _on_a_terminal(script, tmp_path, {"import": interrupt})
     assert (code, stdout) == (130, "")
     assert seen.endswith("\x1b[2Kerror: interrupted\r\n") or seen.endswith("error: interrupted\r\n")
     assert "Traceback" not in seen
@@ -162,13 +184,14 @@ def test_elsewhere_there_is_a_line_every_ten_seconds(
     with progress({"importing": 1, "calibrating": 3}) as line:
         line.step("calibrating", "calibrating\x1b[2J")
         line.advance(1, 2)
-        time.sleep(0.2)
-    first, *_ = capsys.readouterr().err.splitlines()[-3:]
+        said: list[str] = []
+        wait_until(lambda: said.extend(capsys.readouterr().err.splitlines(True)) or said)
+    first = said[-1].rstrip("\n") if said[-1].endswith("left\n") else said[-2]
     with without_lines(), without_lines(False), progress("importing"):
         time.sleep(0.1)
     assert capsys.readouterr().err == ""
     assert without_progress(f"{first}\nerror\n") == "error\n"
-    assert re.fullmatch(r"calibrating\\x1b\[2J: 62% done, 0:00, 0:00 left", first)
+    assert re.fullmatch(r"calibrating\\x1b\[2J: 62% done, \d:\d\d, \d:\d\d left", first)
 
 
 @pytest.mark.slow

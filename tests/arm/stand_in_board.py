@@ -7,6 +7,7 @@ here to a board works, and with which instructions the board's processor copes.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -104,20 +105,22 @@ def board_python() -> Path:
     """
     needs("qemu-aarch64", "mmdebstrap", "apt-get")
     folder = _folder()
-    if not (folder / "python").exists():
-        try:
-            _make(folder)
-        except OSError as error:
-            why = f"the stand-in board cannot be made: {error}"
-            if os.environ.get("CI"):
-                pytest.fail(why, pytrace=False)
-            pytest.skip(why)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until another process has made it
+            if not (folder / "python").exists():
+                _make(folder)
+    except OSError as error:
+        why = f"the stand-in board cannot be made: {error}"
+        if os.environ.get("CI"):
+            pytest.fail(why, pytrace=False)
+        pytest.skip(why)
     return folder / "python"
 
 
 def _make(folder: Path) -> None:
     """Make the root beside its place, and move it there when it is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
     work = folder.with_name(f".{folder.name}.{os.getpid()}")
     root, site = work / "root", work / "site"
     work.mkdir()
@@ -177,5 +180,5 @@ def stand_in_board(key: str, processor: str = "cortex-a76") -> Iterator[Servers]
         Their ports.
     """
     environment = {"BOARD_PROCESSOR": processor}
-    with running_servers(key, str(board_python()), environment, seconds=240) as servers:
+    with running_servers(key, str(board_python()), environment) as servers:
         yield servers

@@ -23,7 +23,7 @@ from ibert_tvm.targets.processors import PROCESSORS
 from ibert_tvm.targets.toolchain import find_linker
 from tests.commands import Ibert
 from tests.examples import examples
-from tests.processes import run_captured, without_torch
+from tests.processes import PATIENCE, run_captured, without_torch
 
 from .packages import (
     VOCABULARY,
@@ -429,7 +429,7 @@ def test_an_interrupt_leaves_nothing_behind(artefact: Path, tmp_path: Path) -> N
     assert process.stderr is not None
     assert "writing\n" in iter(process.stderr.readline, "")
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, stderr
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert sorted(path.name for path in output.iterdir()) == before

@@ -11,6 +11,7 @@ import pytest
 from benchmarks import concurrency
 from benchmarks.concurrency import take_turn
 from tests.benchmarks.documents import document
+from tests.processes import PATIENCE
 
 
 class _Library:
@@ -37,7 +38,7 @@ class _Library:
             self.now += 1
             self.most = max(self.most, self.now)
         if early:
-            self.met.wait(10)
+            self.met.wait(PATIENCE)
         with self.lock:
             self.now -= 1
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import start_captured
+from tests.processes import PATIENCE, start_captured
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CELL = ("--models", "minilm", "--cells", "1x32", "--threads", "1")
@@ -48,7 +48,7 @@ def test_one_cell_is_built_measured_reported_interrupted_and_continued(tmp_path:
     assert memory["ibert"]["ran"]["peak"] < memory["pytorch-fp32"]["ran"]["peak"]
 
     again = _start(*CELL, *QUICK, *places, *peers, "--resume")
-    _, stderr = again.communicate(timeout=120)
+    _, stderr = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0, stderr
     assert "2 figures taken over from the earlier run" in stderr
     # Nothing was measured again.
@@ -61,7 +61,7 @@ def test_one_cell_is_built_measured_reported_interrupted_and_continued(tmp_path:
             break
     forever.send_signal(signal.SIGINT)
     try:
-        _, stderr = forever.communicate(timeout=60)
+        _, stderr = forever.communicate(timeout=PATIENCE)
     finally:
         forever.kill()  # its workers end when their input does
     assert forever.returncode == 130

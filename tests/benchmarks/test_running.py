@@ -19,7 +19,7 @@ from benchmarks.models import MODELS, Cell
 from benchmarks.process import WorkerError, _reason, ending_with_this
 from benchmarks.store import StoreError, add_limits, continue_result, is_measured, load, merge, save
 from tests.benchmarks.documents import document, row
-from tests.processes import ROOT
+from tests.processes import PATIENCE, ROOT
 
 
 def test_long_runs_are_not_repeated_within_a_turn():
@@ -229,7 +229,7 @@ def test_a_worker_ends_with_its_parent(state):
         try:
             assert not select.select([ended], [], [], 0)[0]
             parent.kill()
-            assert select.select([ended], [], [], 30)[0]
+            assert select.select([ended], [], [], PATIENCE)[0]
         finally:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(ended, signal.SIGKILL)
@@ -266,6 +266,6 @@ def test_ctrl_c_while_a_worker_starts_is_not_lost(microseconds):
         time.sleep(microseconds * 1e-6)
         process.send_signal(signal.SIGINT)
         try:
-            assert process.wait(timeout=30) == 130
+            assert process.wait(timeout=PATIENCE) == 130
         finally:
             process.kill()

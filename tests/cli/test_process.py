@@ -20,7 +20,7 @@ from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.tables import Table
 from ibert_tvm.common.errors import UsageError
 from tests.commands import Outcome
-from tests.processes import start_captured
+from tests.processes import PATIENCE, start_captured
 
 _MODULES = (
     "import sys, {module}, ibert_tvm\n"
@@ -255,7 +255,7 @@ def test_a_signal_leaves_no_partial_output(
     assert process.stderr is not None
     assert process.stderr.readline() == "writing\n"
     process.send_signal(signal_number)
-    stdout, stderr = process.communicate(timeout=30)
+    stdout, stderr = process.communicate(timeout=PATIENCE)
     assert (process.returncode, stdout) == (code, "")
     assert json.loads(stderr)["error"]["exit_code"] == code
     assert output.read_bytes() == b"old: mark"

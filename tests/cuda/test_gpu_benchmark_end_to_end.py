@@ -18,7 +18,7 @@ from benchmarks.cuda.prepared import Prepared
 from tests.cuda.kernel_image import kernel_image
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in
 from tests.cuda.tools import cuda_toolchain, needs
-from tests.processes import run_captured, start_captured
+from tests.processes import PATIENCE, run_captured, start_captured
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN_ONLY = True
@@ -93,7 +93,7 @@ def test_both_models_of_ours_are_measured_and_right(prepared: Prepared, tmp_path
     assert set(skipped) == {f"{name} on {MODEL}" for name in result["peers"] if "torch" in name}
 
     again = _start(prepared, output, "--resume")
-    _, stderr = again.communicate(timeout=120)
+    _, stderr = again.communicate(timeout=PATIENCE)
     assert "4 figures taken over from the earlier run" in stderr
 
     endless = _start(prepared, output, "--rounds", "100000", "--peers", "ibert-int8")
@@ -101,7 +101,7 @@ def test_both_models_of_ours_are_measured_and_right(prepared: Prepared, tmp_path
     assert any(line.startswith("limit launch:") for line in endless.stderr)
     time.sleep(5)  # Cells come next, and never end; wherever it is, it must stop.
     endless.send_signal(signal.SIGINT)
-    _, stderr = endless.communicate(timeout=60)
+    _, stderr = endless.communicate(timeout=PATIENCE)
     assert endless.returncode == 130
     assert stderr.splitlines()[-1] == (
         f"interrupted; finished cells are in {output}.*, --resume continues"
@@ -119,6 +119,6 @@ def test_limits_are_compiled_for_every_architecture(tmp_path: Path) -> None:
 def test_without_a_gpu_the_command_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.cuda", "-o", str(tmp_path / "cuda")]
     env = environment(devices=0)
-    done = run_captured(command, cwd=ROOT, env=env, timeout=120)
+    done = run_captured(command, cwd=ROOT, env=env, timeout=PATIENCE)
     assert done.returncode == 2
     assert done.stderr.startswith("error: there is no NVIDIA GPU on this machine\n")

@@ -15,7 +15,7 @@ from ibert_tvm.targets.cuda.compile import DEVICE_CODE
 from ibert_tvm.targets.cuda.nvcc import compile_images
 from tests.cuda.tools import cuda_toolchain
 from tests.examples import examples
-from tests.processes import run_captured
+from tests.processes import PATIENCE, run_captured
 from tests.snapshots import Messages
 
 SOURCE = """
@@ -103,7 +103,7 @@ def test_an_interrupt_ends_every_process(
     toolchain = replace(cuda_toolchain(), nvcc=str(nvcc))
     gpu = Gpu(("sm_75", "sm_80", "sm_90"), 40, 1)
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     real_sleep = time.sleep
 
     def sleep(seconds: float) -> None:
@@ -122,7 +122,7 @@ def test_an_interrupt_ends_every_process(
             pass
     # Two compilers at a time, each with a process of its own, and no third.
     assert len(log.read_text(encoding="utf-8").split()) == 4
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while _alive(log) and time.monotonic() < deadline:
         time.sleep(0.02)  # until whoever inherited them has collected them
     assert _alive(log) == []

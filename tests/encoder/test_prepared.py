@@ -23,6 +23,7 @@ from ibert_tvm.encoder.prepared import Options, cache_folder, prepared_library
 from ibert_tvm.frontend import ModelSourceError
 from ibert_tvm.frontend.hf_folder import HfFolder
 from tests.encoder.small_encoders import bert, save_bert
+from tests.processes import wait_until
 from tests.snapshots import Messages
 
 
@@ -206,9 +207,7 @@ def test_a_first_library_is_replaced_by_a_closer_one(tmp_path: Path, cache: Path
     encoder = Encoder(folder, target="x86-64", refine=True)
     assert encoder.library.metadata.path == first
     quick = encoder.encode(texts)
-    end = time.monotonic() + 300
-    while encoder.library.metadata.path == first and time.monotonic() < end:
-        time.sleep(0.1)
+    wait_until(lambda: encoder.library.metadata.path != first)
     assert len(list(cache.glob("*.so"))) == 2
     again = Encoder(folder, target="x86-64")  # made already
     assert again.library.metadata.path == encoder.library.metadata.path != first

@@ -14,6 +14,7 @@ from ibert_tvm.frontend.hf_folder import HfFolder
 from ibert_tvm.frontend.source_model import model_config
 from ibert_tvm.frontend.transformers_import import load_folder
 from tests.frontend.architectures import make
+from tests.processes import PATIENCE
 
 
 @pytest.fixture
@@ -102,7 +103,7 @@ def test_threads_leave_access_to_the_hub_as_it_was(monkeypatch):
     def second() -> None:
         with source_model._offline():
             second_begun.set()
-            assert first_done.wait(10)  # the later one to end
+            assert first_done.wait(PATIENCE)  # the later one to end
 
     thread = threading.Thread(target=second)
     first()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -63,6 +64,7 @@ def test_time_in_which_a_process_is_stopped_is_not_counted(
     progress.write_text("7")
     process = subprocess.Popen(["sleep", "60"])
     process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     going_on = threading.Timer(1, process.send_signal, (signal.SIGCONT,))
     going_on.start()
     begun = time.monotonic()

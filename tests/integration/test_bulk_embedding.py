@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from ibert_tvm import Encoder
 from tests.encoder.small_encoders import tiny
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs
-from tests.processes import ROOT, run_captured, without_torch
+from tests.processes import PATIENCE, ROOT, run_captured, without_torch
 
 COUNT = 3000
-_RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
 
 def source_of(folder: Path) -> tuple[Path, Path]:
@@ -34,28 +30,67 @@ def source_of(folder: Path) -> tuple[Path, Path]:
     return library, folder / "texts.parquet"
 
 
-def run_and_kill(script: str, arguments: list[Any], is_worker: Any, parts: Path) -> str:
-    """Run an example; kill one of its workers when the first rows are written. What it said."""
-    command = [sys.executable, ROOT / "examples" / script, *arguments]
-    process = subprocess.Popen(
-        list(map(str, command)),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        text=True,
-        env=without_torch(),
-    )
-    killed = None
-    while killed is None and process.poll() is None:
-        if parts.is_dir() and any(parts.iterdir()):
-            for child in psutil.Process(process.pid).children(recursive=True):
-                if killed is None and is_worker(child):
-                    child.kill()
-                    killed = child
-        time.sleep(0.005)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    assert killed is not None, "it was done before a worker could be killed"
-    return said
+# Examples whose workers are these: one of them kills itself in its fifth call, once.
+_DYING = """
+import os, signal
+import pool_embed
+
+def die_once():
+    try:
+        os.close(os.open(os.environ["KILLED"], os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+calls, embed_rows = 0, pool_embed._embed
+
+def embed(*arguments):
+    global calls
+    calls += 1
+    if calls == 5:
+        die_once()
+    embed_rows(*arguments)
+"""
+_POOL = """
+import dying, pool_embed
+if __name__ == "__main__":
+    pool_embed._embed = dying.embed
+    pool_embed.main()
+"""
+_RAY = """
+import sys
+import dying, ray, ray_embed
+
+class Dying(ray_embed.Embed):
+    calls = 0
+
+    def __call__(self, rows):
+        self.calls += 1
+        if self.calls == 5:
+            dying.die_once()
+        return super().__call__(rows)
+
+ray.init(num_cpus=3, include_dashboard=False, object_store_memory=100 * 2**20)
+ray_embed.Embed = Dying
+ray_embed.embed(*sys.argv[1:], "text", 2, 64)
+"""
+_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+
+
+def run_and_die(script: str, folder: Path, *arguments: object) -> str:
+    """Run a script with a worker that is killed; what it said."""
+    (folder / "dying.py").write_text(_DYING, encoding="utf-8")
+    (folder / "job.py").write_text(script, encoding="utf-8")
+    killed = folder / "killed"
+    # A cluster's processes inherit these; its workers would have the least priority.
+    variables = without_torch({**os.environ, **_SETTINGS, "KILLED": str(killed)})
+    for place in (ROOT / "examples", folder):
+        variables["PYTHONPATH"] += os.pathsep + str(place)
+    command = [sys.executable, str(folder / "job.py"), *map(str, arguments)]
+    done = run_captured(command, env=variables, timeout=2 * PATIENCE)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert killed.exists()
+    return done.stderr
 
 
 def check(parts: Path, library: Path, source: Path) -> None:
@@ -77,7 +112,7 @@ def test_a_pool_loses_nothing_with_a_worker(tmp_path: Path) -> None:
     library, source = source_of(tmp_path)
     parts = tmp_path / "parts"
     arguments = [library, source, parts, "--workers", 2, "--rows", 16]
-    said = run_and_kill("pool_embed.py", arguments, is_pool_worker, parts)
+    said = run_and_die(_POOL, tmp_path, *arguments)
     assert "a worker was lost; what it had is computed again" in said
     check(parts, library, source)
     # What is there is not computed again, what is missing is.
@@ -90,50 +125,10 @@ def test_a_pool_loses_nothing_with_a_worker(tmp_path: Path) -> None:
     check(parts, library, source)
 
 
-def is_pool_worker(process: psutil.Process) -> bool:
-    return any("spawn_main" in word for word in process.cmdline())
-
-
 @pytest.mark.slow  # a cluster takes long to start
 def test_ray_loses_nothing_with_a_worker(tmp_path: Path) -> None:
     needs("ray")
     library, source = source_of(tmp_path)
     parts = tmp_path / "parts"
-    killed = tmp_path / "killed"
-    script = tmp_path / "job.py"
-    script.write_text(
-        f"""
-import os, signal
-import ray, ray_embed
-
-class Dying(ray_embed.Embed):
-    calls = 0
-
-    def __call__(self, rows):
-        self.calls += 1
-        if self.calls == 5:
-            try:  # one worker of the two, once
-                os.close(os.open({str(killed)!r}, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                pass
-            else:
-                os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(rows)
-
-ray.init(
-    num_cpus=3,
-    include_dashboard=False,
-    object_store_memory=100 * 2**20,
-)
-ray_embed.Embed = Dying
-ray_embed.embed({str(library)!r}, {str(source)!r}, {str(parts)!r}, "text", 2, 64)
-""",
-        encoding="utf-8",
-    )
-    # The cluster's processes inherit these; its workers would have the least priority.
-    variables = without_torch({**os.environ, **_RAY})
-    variables["PYTHONPATH"] += os.pathsep + str(ROOT / "examples")
-    done = run_captured([sys.executable, str(script)], env=variables, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert killed.exists()
+    run_and_die(_RAY, tmp_path, library, source, parts)
     check(parts, library, source)

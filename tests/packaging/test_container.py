@@ -21,7 +21,7 @@ import tomllib
 from ibert_tvm.common.extras import EXTRAS
 from tests.encoder.small_encoders import tiny
 from tests.extras import needs
-from tests.processes import ROOT, run_captured, without_torch
+from tests.processes import PATIENCE, ROOT, free_port, run_captured, wait_until, without_torch
 
 FILE = ROOT / "examples" / "container" / "Containerfile"
 
@@ -116,18 +116,10 @@ def test_what_it_copies_installs_and_what_it_runs_serves(tmp_path: Path) -> None
         check = [word.replace(":8000", f":{port}") for word in json.loads(health[1])]
         assert shlex.join(check).count(port) == 1
         check[0] = sys.executable
-        subprocess.run(check, check=True)
+        wait_until(lambda: subprocess.run(check).returncode == 0)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(60) == 0
+        assert server.wait(PATIENCE) == 0
         assert subprocess.run(check, capture_output=True).returncode != 0
     finally:
         server.kill()
         server.communicate()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.processes import PATIENCE
+
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -65,7 +67,7 @@ def chromium() -> str:
 def open_page(file: Path, folder: Path) -> Opened:
     """Open a file from disk, with a profile in `folder` that does not exist yet."""
     command = [chromium(), *_FLAGS, f"--user-data-dir={folder / 'profile'}", file.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     shutil.rmtree(folder / "profile", ignore_errors=True)
     assert done.returncode == 0, done.stderr
     return Opened(done.stdout, _CONSOLE.findall(done.stderr))

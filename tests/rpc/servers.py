@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from ibert_tvm.targets.rpc import Address, BoardError, find_server
-from tests.processes import without_torch
+from tests.processes import PATIENCE, free_port, without_torch
 
 HOST = "127.0.0.1"
 
@@ -37,13 +36,6 @@ class Servers:
     def rpc(self) -> tuple[str, ...]:
         """Options of the command line that reach the board through the tracker."""
         return ("--rpc", f"{HOST}:{self.tracker_port}", "--key", self.key)
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -70,12 +62,12 @@ def _output(log: IO[bytes]) -> str:
     return log.read().decode("utf-8", "replace")
 
 
-def wait_for(address: Address, log: IO[bytes], seconds: float) -> None:
+def wait_for(address: Address, log: IO[bytes]) -> None:
     """Wait until a server answers at an address, or a tracker has a board of its key."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while True:
         try:
-            find_server(address, 5.0)
+            find_server(address, 60.0)
             return
         except BoardError as error:
             if time.monotonic() > end:
@@ -97,7 +89,6 @@ def running_servers(
     key: str,
     python: str = sys.executable,
     environment: Mapping[str, str] | None = None,
-    seconds: float = 180,
 ) -> Iterator[Servers]:
     """Run TVM's tracker here, and its server with a Python that may be a board's."""
     with running_tracker() as tracker_port:
@@ -106,7 +97,7 @@ def running_servers(
         command += ["--port-end", str(port + 1), "--key", key]
         command += ["--tracker", f"{HOST}:{tracker_port}"]
         with started(python, *command, environment=environment) as log:
-            wait_for(Address(HOST, tracker_port, key), log, seconds)
+            wait_for(Address(HOST, tracker_port, key), log)
             yield Servers(key, port, tracker_port)
 
 

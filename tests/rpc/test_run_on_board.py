@@ -27,12 +27,13 @@ from ibert_tvm.runtime.library_file import read_metadata
 from ibert_tvm.runtime.remote import load_remote
 from ibert_tvm.runtime.remote_engine import check_fits
 from ibert_tvm.targets.rpc import Address, Board, BoardError, find_server
+from ibert_tvm.targets.rpc.address import _TRACKER_MAGIC
 from tests.commands import Ibert
-from tests.processes import start_captured, without_progress
+from tests.processes import PATIENCE, free_port, start_captured, wait_until, without_progress
 from tests.snapshots import Messages
 
 from .conftest import environment
-from .servers import HOST, Servers, free_boards, free_port, running_tracker, started, wait_for
+from .servers import HOST, Servers, free_boards, running_tracker, started, wait_for
 
 _IDS = np.array([[2, 4, 5, 3, 0], [2, 6, 3, 0, 0], [2, 7, 7, 7, 3]])
 _MASK = (_IDS != 0).astype(int)
@@ -83,7 +84,7 @@ def test_a_server_alone_outlives_what_crashes(
     with started(
         sys.executable, str(script), "--host", HOST, "--port", str(port), "--key", "alone"
     ) as log:
-        wait_for(address, log, 180)
+        wait_for(address, log)
         words = ("run", library, "--text", "hello", "--json", *where)
         document = ibert(*words, "--key", "alone").document
         assert document["board"] == f"{HOST}:{port} (key 'alone')"
@@ -93,7 +94,7 @@ def test_a_server_alone_outlives_what_crashes(
         messages.check(wrong.stderr, port=port)
         truncated = tmp_path / "truncated.so"  # mapping it ends in a bus error
         truncated.write_bytes(library.read_bytes()[:5000])
-        with Board(address, timeout=60) as board:
+        with Board(address, timeout=PATIENCE) as board:
             board.open()
             lost = _error(lambda: board.upload(truncated))
         assert lost == (
@@ -162,7 +163,7 @@ def test_nothing_listens(ibert: Ibert, library: Path, messages: Messages) -> Non
 
 def test_unknown_host() -> None:
     with pytest.raises(BoardError) as caught:
-        find_server(Address("no-such-host.invalid", 9090), 5)
+        find_server(Address("no-such-host.invalid", 9090), 60)
     assert caught.value.why == "the host name 'no-such-host.invalid' cannot be resolved"
 
 
@@ -175,22 +176,17 @@ def _error(call: Callable[[], object]) -> str:
 def test_keys_of_a_tracker(servers: Servers, messages: Messages) -> None:
     where = f"{HOST}:{servers.tracker_port}"
     with messages.raises(BoardError, where=where):
-        find_server(Address(HOST, servers.tracker_port), 5)
+        find_server(Address(HOST, servers.tracker_port), 60)
     with messages.raises(BoardError, where=where):
-        find_server(Address(HOST, servers.tracker_port, "rpi4"), 5)
+        find_server(Address(HOST, servers.tracker_port, "rpi4"), 60)
 
 
 @pytest.mark.slow
 def test_a_tracker_without_boards() -> None:
     with running_tracker() as port:
         address = Address(HOST, port, "rpi4")
-        end = time.monotonic() + 180
-        while True:
-            message = _error(lambda: find_server(address, 5))
-            if "refused" not in message or time.monotonic() > end:
-                break
-            time.sleep(0.2)
-        assert "why: the keys of its boards are: none\n" in message
+        answer = "why: the keys of its boards are: none\n"
+        wait_until(lambda: answer in _error(lambda: find_server(address, 60)))
 
 
 @contextmanager
@@ -213,24 +209,29 @@ def _odd_server(serve: Callable[[socket.socket], None]) -> Iterator[Address]:
 
 
 def test_a_silent_server(messages: Messages) -> None:
-    silent = _odd_server(lambda connection: time.sleep(2))
-    with silent as address, messages.raises(BoardError, address=address):
-        find_server(address, 0.2)
+    over = threading.Event()
+
+    def silent(_connection: socket.socket) -> None:
+        over.wait(PATIENCE)
+
+    with _odd_server(silent) as address:
+        with messages.raises(BoardError, address=address):
+            find_server(address, 0.2)
+        over.set()
 
 
 @pytest.mark.slow
 def test_something_that_is_no_server(library: Path, messages: Messages) -> None:
     def http(connection: socket.socket) -> None:
-        # All of a greeting in pieces: who writes to a closed connection is told so instead.
-        connection.settimeout(0.2)
-        with suppress(TimeoutError):
-            while connection.recv(100):
-                pass
+        # All of a greeting: who writes to a closed connection is told so instead.
+        if connection.recv(4, socket.MSG_WAITALL) != struct.pack("<i", _TRACKER_MAGIC):
+            (size,) = struct.unpack("<i", connection.recv(4, socket.MSG_WAITALL))
+            connection.recv(size, socket.MSG_WAITALL)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     with (
         _odd_server(http) as address,
-        Board(address, timeout=20) as board,
+        Board(address, timeout=PATIENCE) as board,
         messages.raises(BoardError, address=address),
     ):
         board.open()
@@ -238,12 +239,12 @@ def test_something_that_is_no_server(library: Path, messages: Messages) -> None:
 
 def test_a_tracker_that_talks_nonsense(messages: Messages) -> None:
     def odd(connection: socket.socket) -> None:
-        connection.sendall(connection.recv(4))
+        connection.sendall(connection.recv(4, socket.MSG_WAITALL))
         connection.recv(100)
         connection.sendall(struct.pack("<i", 1 << 30))
 
     with _odd_server(odd) as address, messages.raises(BoardError, address=address):
-        find_server(address, 5)
+        find_server(address, 60)
 
 
 @pytest.mark.parametrize(
@@ -259,12 +260,12 @@ def test_a_tracker_that_talks_nonsense(messages: Messages) -> None:
 )
 def test_a_tracker_whose_answer_is_hostile(answer: bytes, why: str) -> None:
     def odd(connection: socket.socket) -> None:
-        connection.sendall(connection.recv(4))
+        connection.sendall(connection.recv(4, socket.MSG_WAITALL))
         connection.recv(100)
         connection.sendall(struct.pack("<i", len(answer)) + answer)
 
     with _odd_server(odd) as address:
-        assert f"  why: {why}" in _error(lambda: find_server(address, 5))
+        assert f"  why: {why}" in _error(lambda: find_server(address, 60))
 
 
 @pytest.mark.slow
@@ -301,7 +302,7 @@ def test_a_library_without_runtime(
 def test_a_file_that_is_no_library(servers: Servers, tmp_path: Path) -> None:
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"no ELF file" * 100)
-    with Board(servers.tracker, timeout=20) as board:
+    with Board(servers.tracker, timeout=PATIENCE) as board:
         board.open()
         head, _, tail = _error(lambda: board.upload(broken)).partition("refuses it: ")
     assert head == (
@@ -334,13 +335,12 @@ def test_an_interrupt_leaves_the_board_usable(
     ibert: Ibert, servers: Servers, library: Path
 ) -> None:
     words = ["bench", str(library), "--batch", "4", "--seconds", "60", *servers.rpc]
+    wait_until(lambda: free_boards(servers))  # no earlier caller has it
     process = start_captured([sys.executable, "-m", "ibert_tvm", *words], env=environment())
-    end = time.monotonic() + 60
-    while free_boards(servers) and time.monotonic() < end:
-        time.sleep(0.05)
+    wait_until(lambda: not free_boards(servers))
     time.sleep(2)  # the library is sent, or being timed
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=20)
+    _, stderr = process.communicate(timeout=PATIENCE)
     assert (process.returncode, without_progress(stderr)) == (130, "error: interrupted\n")
     assert ibert("run", library, "--text", "hello", *servers.rpc).code == 0
 
@@ -356,13 +356,10 @@ def test_a_terminated_server_leaves_nothing_on_its_port() -> None:
                 words, env=environment(), stdout=log, stderr=log, start_new_session=True
             )
             try:
-                wait_for(Address(HOST, port, "ended"), log, 180)
+                wait_for(Address(HOST, port, "ended"), log)
                 process.send_signal(number)
-                assert process.wait(30) == code
-                end = time.monotonic() + 30
-                while _listens(port) and time.monotonic() < end:
-                    time.sleep(0.1)
-                assert not _listens(port)
+                assert process.wait(PATIENCE) == code
+                wait_until(lambda: not _listens(port))
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

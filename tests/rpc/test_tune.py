@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from ibert_tvm.tuning import TunedKernels
 from ibert_tvm.verification import verify
 from tests.commands import Ibert
 from tests.lowering import lowered
-from tests.processes import start_captured, without_progress
+from tests.processes import PATIENCE, start_captured, wait_until, without_progress
 from tests.snapshots import Messages
 
 from .conftest import environment, ibert_process
@@ -38,7 +37,7 @@ _KERNELS = 1
 
 def _trials(folder: Path) -> list[dict[str, object]]:
     text = (folder / "trials.jsonl").read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.splitlines(True) if line.endswith("\n")]
 
 
 @pytest.fixture(scope="module")
@@ -162,13 +161,10 @@ def test_an_interrupt_keeps_what_was_measured(ibert: Ibert, artefact: Path, tmp_
     folder = tmp_path / "db"
     words = ["tune", str(artefact), "--database", str(folder), "--trials", "200", *_SIZE]
     process = start_captured([sys.executable, "-m", "ibert_tvm", *words], env=environment())
-    end = time.monotonic() + 120
-    while time.monotonic() < end and process.poll() is None:
-        if (folder / "trials.jsonl").exists() and len(_trials(folder)) >= 2:
-            break
-        time.sleep(0.1)
+    trials = folder / "trials.jsonl"
+    wait_until(lambda: process.poll() or (trials.exists() and len(_trials(folder)) >= 2))
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=PATIENCE)
     assert (process.returncode, stdout) == (130, "")
     assert without_progress(stderr) == "error: interrupted\n"
     kept = _trials(folder)

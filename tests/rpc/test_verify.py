@@ -13,8 +13,9 @@ import ibert_tvm
 from ibert_tvm.common.integrity import check_sealed
 from ibert_tvm.model.artefact import QuantizedModel
 from tests.commands import Ibert
+from tests.processes import free_port
 
-from .servers import HOST, Servers, free_boards, free_port
+from .servers import HOST, Servers, free_boards
 
 pytestmark = pytest.mark.slow
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.common.errors import InputError, LibraryError
 from ibert_tvm.runtime import Library, load_library
+from tests.processes import PATIENCE
 
 from .conftest import VOCABULARY, TinyModel
 
@@ -58,7 +59,7 @@ def _in_threads(work: Callable[[int], None], count: int = CALLERS) -> list[BaseE
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     return failures
 
 
@@ -121,7 +122,7 @@ def test_closing_lets_running_calls_end(library: Library, tiny: TinyModel) -> No
 
     def work(number: int) -> None:
         _check(library, tiny, 1, 8, seed=number)
-        started.wait(30)
+        started.wait(PATIENCE)
         for turn in itertools.count():
             try:
                 _check(library, tiny, 4, 8, seed=1000 * number + turn)
@@ -132,11 +133,11 @@ def test_closing_lets_running_calls_end(library: Library, tiny: TinyModel) -> No
     threads = [threading.Thread(target=work, args=(number,)) for number in range(CALLERS)]
     for thread in threads:
         thread.start()
-    started.wait(30)
+    started.wait(PATIENCE)
     library.close()
     assert len(library.contexts) == 0
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     message = (
         f"the library {library.metadata.path} is closed\n"
         "  why: `close` was called, or the block that it was loaded for has ended\n"

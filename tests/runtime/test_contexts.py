@@ -10,6 +10,7 @@ import pytest
 
 from ibert_tvm.common.errors import LibraryError
 from ibert_tvm.runtime.contexts import ContextPool
+from tests.processes import PATIENCE, wait_until
 
 _CLOSED = (
     "the library model.so is closed\n"
@@ -43,13 +44,6 @@ def _start(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work)
     thread.start()
     return thread
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def test_one_caller_always_has_the_same_context() -> None:
@@ -87,10 +81,10 @@ def test_at_the_limit_whoever_came_first_goes_on_first() -> None:
         threads = []
         for count, name in enumerate("abc", start=1):
             threads.append(_start(lambda name=name: call(name)))
-            _wait_for(lambda count=count: len(pool._waiting) == count)
+            wait_until(lambda count=count: len(pool._waiting) == count)
     call("late")
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE)
     assert order == ["a", "b", "c", "late"]
     assert engine.made == 1
 
@@ -124,7 +118,7 @@ def test_a_caller_that_waits_makes_the_context_that_another_could_not() -> None:
 
     def fail() -> int:
         making.set()
-        assert go_on.wait(10)
+        assert go_on.wait(PATIENCE)
         del engine.create_context  # from now on the class's
         raise MemoryError("no memory")
 
@@ -139,12 +133,12 @@ def test_a_caller_that_waits_makes_the_context_that_another_could_not() -> None:
     with pool.lent():
         engine.create_context = fail  # type: ignore[method-assign]
         first = _start(unlucky)
-        assert making.wait(10)
+        assert making.wait(PATIENCE)
         second = _start(call)
-        _wait_for(lambda: len(pool._waiting) == 1)
+        wait_until(lambda: len(pool._waiting) == 1)
         go_on.set()
-        first.join(10)
-        second.join(10)
+        first.join(PATIENCE)
+        second.join(PATIENCE)
     assert got == [2]
 
 
@@ -163,14 +157,14 @@ def test_closing_waits_for_callers_and_refuses_all_others() -> None:
 
     with pool.lent():
         waiting = _start(wait)
-        _wait_for(lambda: len(pool._waiting) == 1)
+        wait_until(lambda: len(pool._waiting) == 1)
         closing = _start(close)
-        waiting.join(10)  # is refused although nobody has given a context back
+        waiting.join(PATIENCE)  # is refused although nobody has given a context back
         with pytest.raises(LibraryError) as caught, pool.lent():
             pass
         assert str(caught.value) == _CLOSED
         assert events == [_CLOSED]
-    closing.join(10)
+    closing.join(PATIENCE)
     assert events == [_CLOSED, "closed"]
     assert len(pool) == 0
     pool.close()
@@ -193,6 +187,6 @@ def test_many_callers_never_share_a_context() -> None:
 
     threads = [_start(call) for _ in range(8)]
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert failures == []
     assert engine.made == len(pool) <= 3

@@ -23,6 +23,7 @@ from ibert_tvm.model.scores import normalized
 from tests.encoder.small_encoders import tiny
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs
+from tests.processes import PATIENCE
 from tests.snapshots import Messages
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "orjson", "httpx")
@@ -187,11 +188,11 @@ def test_a_large_body_is_refused_at_once(
     content = b'{"query": "a", "%s": [%s]}' % (field.encode(), _GARBAGE[kind])
 
     async def use(client: Any) -> None:
-        started = time.perf_counter()
+        started = time.process_time()
         answer = await client.post(path, content=content, headers=_JSON)
         assert answer.status_code == 400 and len(answer.content) < 1000
         assert ("those in texts included" in answer.text) == (kind != "number")
-        assert time.perf_counter() - started < 1  # 4 to 20 seconds if every element is an error
+        assert time.process_time() - started < 2  # 4 to 20 if every element is an error
 
     served()(use)
 
@@ -293,43 +294,51 @@ def test_many_requests_share_batches_and_nobody_gets_anothers_answer(
     served(batch_tokens=64)(use)
 
 
+class Held:
+    def __init__(self) -> None:
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+    async def computing(self) -> None:
+        """Wait until a batch has come to the model."""
+        assert await asyncio.to_thread(self.entered.wait, PATIENCE)
+
+
 @pytest.fixture
-def held(
-    encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[threading.Event]:
-    """The embedding model computes nothing until the event is set."""
-    library, event = encoders["embedding"].library, threading.Event()
+def held(encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    """The embedding model computes nothing until it may go on."""
+    library, held = encoders["embedding"].library, Held()
     run = library.run_tokens
 
     def wait(*arguments: Any) -> Any:
-        event.wait()
+        held.entered.set()
+        held.go_on.wait()
         return run(*arguments)
 
     monkeypatch.setattr(library, "run_tokens", wait)
-    yield event
-    event.set()
+    yield held
+    held.go_on.set()
 
 
 def test_a_flood_is_turned_away_and_the_rest_is_answered(
-    served: Callable[..., Run], encoders: dict[str, Encoder], held: threading.Event
+    served: Callable[..., Run], encoders: dict[str, Encoder], held: Held
 ) -> None:
     async def use(client: Any) -> None:
-        flood = [
-            asyncio.create_task(client.post("/v1/embeddings", json={"input": "big world"}))
-            for _ in range(60)
-        ]
-        # One is computed, and 12 with 4 tokens each wait.
-        for _ in range(2000):
-            done = [task for task in flood if task.done()]
-            if len(done) >= 47:
+        def ask() -> asyncio.Task[Any]:
+            return asyncio.create_task(client.post("/v1/embeddings", json={"input": "big world"}))
+
+        computed = ask()
+        await held.computing()
+        waiting = {ask() for _ in range(60)}
+        for _ in range(48):  # 12 with 4 tokens each wait
+            done, waiting = await asyncio.wait(
+                waiting, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED
+            )
+            assert {task.result().status_code for task in done} == {429}
+            assert all(task.result().headers["retry-after"] == "1" for task in done)
+            if len(waiting) == 12:
                 break
-            await asyncio.sleep(0.01)
-        assert {task.result().status_code for task in done} == {429}
-        assert all(task.result().headers["retry-after"] == "1" for task in done)
-        waiting = [task for task in flood if task not in done]
-        assert len(waiting) in (12, 13)
-        held.set()
-        for task in waiting:
+        held.go_on.set()
+        for task in (computed, *waiting):
             np.testing.assert_array_equal(
                 vectors_of(await task), [encoders["embedding"].encode("big world")]
             )
@@ -340,14 +349,14 @@ def test_a_flood_is_turned_away_and_the_rest_is_answered(
 
 
 def test_requests_at_a_time_are_limited_but_not_the_question_for_health(
-    served: Callable[..., Run], held: threading.Event
+    served: Callable[..., Run], held: Held
 ) -> None:
     async def use(client: Any) -> None:
         first = [
             asyncio.create_task(client.post("/v1/embeddings", json={"input": "big"}))
             for _ in range(2)
         ]
-        await asyncio.sleep(0.1)
+        await held.computing()
         refused = await client.post("/v1/embeddings", json={"input": "big"})
         assert refused.status_code == 429
         assert refused.json()["error"] == {
@@ -357,14 +366,14 @@ def test_requests_at_a_time_are_limited_but_not_the_question_for_health(
             "code": 429,
         }
         assert (await client.get("/health")).json()["status"] == "ok"
-        held.set()
+        held.go_on.set()
         assert [(await task).status_code for task in first] == [200, 200]
 
     served(requests=2)(use)
 
 
 def test_a_request_that_takes_too_long_is_given_up_and_not_computed(
-    served: Callable[..., Run], encoders: dict[str, Encoder], held: threading.Event
+    served: Callable[..., Run], encoders: dict[str, Encoder], held: Held
 ) -> None:
     async def use(client: Any) -> None:
         answers = await asyncio.gather(
@@ -372,12 +381,14 @@ def test_a_request_that_takes_too_long_is_given_up_and_not_computed(
         )
         assert [answer.status_code for answer in answers] == [503] * 5
         assert "the request was not answered in time" in answers[0].json()["error"]["message"]
-        held.set()
-        assert (await client.post("/v1/embeddings", json={"input": "big"})).status_code == 200
+        held.go_on.set()
+        asked = 1
+        while (await client.post("/v1/embeddings", json={"input": "big"})).status_code != 200:
+            asked += 1  # on a machine that needs longer for one
         lines = (await client.get("/metrics")).text.splitlines()
-        computed = [line for line in lines if line.startswith("ibert_texts_total")]
+        (computed,) = [line for line in lines if line.startswith("ibert_texts_total")]
         # What was being computed when it was given up, and the last one.
-        assert computed == ['ibert_texts_total{model="embedding"} 2.0']
+        assert float(computed.split()[1]) <= 1 + asked
 
     served(names=("embedding",), timeout_seconds=1.0, batch_tokens=1)(use)
 

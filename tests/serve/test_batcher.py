@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ import pytest
 from ibert_tvm.common.errors import LibraryError
 from ibert_tvm.serve.batcher import Batcher, ClosedError, Row, UnavailableError
 from ibert_tvm.serve.runners import Outputs, Tokens, WorkerLostError
+from tests.processes import PATIENCE, wait_until
 from tests.snapshots import Messages
 
 
@@ -39,7 +39,7 @@ class Sums:
     def run(self, tokens: Tokens) -> Outputs:
         self.entered.set()
         if self.gate is not None:
-            self.gate.wait(10)
+            self.gate.wait(PATIENCE)
         self.batches.append(tokens.ids.tolist())
         if self.refused in tokens.ids.tolist():
             raise ValueError("a text that cannot be computed")
@@ -80,7 +80,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
 
 def sums(future: Future[np.ndarray]) -> list[float]:
-    return [row[0] for row in future.result(10).tolist()]
+    return [row[0] for row in future.result(PATIENCE).tolist()]
 
 
 def test_a_lost_batch_is_computed_again(made: Make) -> None:
@@ -97,7 +97,7 @@ def test_what_is_lost_twice_is_refused_and_the_next_is_answered(made: Make) -> N
     runner.poison = 7
     batcher = made(runner)
     with pytest.raises(WorkerLostError):
-        batcher.submit(texts([1], [7]), "sum").result(10)
+        batcher.submit(texts([1], [7]), "sum").result(PATIENCE)
     assert sums(batcher.submit(texts([2], [3]), "sum")) == [2, 3]
     assert runner.batches == [[1, 7], [1], [7], [2, 3]]
     assert batcher.waiting_tokens == 0
@@ -110,14 +110,14 @@ def test_a_text_that_cannot_be_computed_fails_alone(made: Make, kind: str) -> No
     runner.gate = threading.Event()
     batcher = made(runner)
     held = batcher.submit(texts([0]), "sum")  # the others come together meanwhile
-    assert runner.entered.wait(10)
+    assert runner.entered.wait(PATIENCE)
     answers = [batcher.submit(texts([n], [10 * n]), "sum") for n in range(1, 13)]
     runner.gate.set()
     assert sums(held) == [0]
     for n, answer in enumerate(answers, 1):
         if n == 7:
             with pytest.raises(WorkerLostError if kind == "poison" else ValueError):
-                answer.result(10)
+                answer.result(PATIENCE)
         else:
             assert sums(answer) == [n, 10 * n]
     assert sum(7 in batch for batch in runner.batches) <= 6  # of 24 texts
@@ -129,19 +129,15 @@ def test_nobody_waits_for_what_does_not_start(messages: Messages, made: Make) ->
     batcher = made(runner)
     runner.losses, runner.failing_starts = 1, 5
     with messages.raises(UnavailableError):
-        batcher.submit(texts([1]), "sum").result(10)
-    for _ in range(1000):
-        if runner.alive:
-            break
-        time.sleep(0.01)
-    for _ in range(1000):  # it is alive a moment before requests are taken
+        batcher.submit(texts([1]), "sum").result(PATIENCE)
+
+    def answered() -> bool:  # it is alive a moment before requests are taken
         try:
-            assert sums(batcher.submit(texts([4, 5]), "sum")) == [9]
-            break
+            return sums(batcher.submit(texts([4, 5]), "sum")) == [9]
         except UnavailableError:
-            time.sleep(0.01)
-    else:
-        raise AssertionError("requests are still refused")
+            return False
+
+    wait_until(answered)
 
 
 def test_one_of_two_takes_over(made: Make) -> None:
@@ -151,7 +147,7 @@ def test_one_of_two_takes_over(made: Make) -> None:
         runner.gate = threading.Event()
     answer = batcher.submit(texts([1], [2], [3], [4]), "sum")
     first.losses, first.failing_starts = 1, 10**6
-    assert all(runner.entered.wait(10) for runner in (first, second))
+    assert all(runner.entered.wait(PATIENCE) for runner in (first, second))
     for runner in (first, second):
         assert runner.gate is not None
         runner.gate.set()
@@ -166,7 +162,7 @@ def test_two_divide_what_waits(made: Make) -> None:
     for runner in runners:
         runner.gate = threading.Event()
     answers = [batcher.submit(texts(*[[n] for n in range(m, m + 8)]), "sum") for m in range(50)]
-    assert all(runner.entered.wait(10) for runner in runners)
+    assert all(runner.entered.wait(PATIENCE) for runner in runners)
     for runner in runners:
         assert runner.gate is not None
         runner.gate.set()
@@ -179,11 +175,8 @@ def test_one_that_ends_while_it_has_nothing_to_do_is_started(made: Make) -> None
     runner, lost = Sums(), threading.Event()
     batcher = made(runner, restarted=lost.set)
     runner.alive = False
-    assert lost.wait(10)
-    for _ in range(1000):
-        if batcher.alive:
-            break
-        time.sleep(0.01)
+    assert lost.wait(PATIENCE)
+    wait_until(lambda: batcher.alive)
     assert sums(batcher.submit(texts([5]), "sum")) == [5]
 
 
@@ -197,7 +190,7 @@ def test_stopping_computes_what_waits_and_waits_for_nothing_that_does_not_start(
     closing = threading.Thread(target=batcher.close)
     closing.start()
     runner.gate.set()
-    closing.join(10)
+    closing.join(PATIENCE)
     assert [sums(answer) for answer in answers] == [[0], [1], [2]]
     with pytest.raises(ClosedError):
         batcher.submit(texts([1]), "sum")
@@ -206,7 +199,7 @@ def test_stopping_computes_what_waits_and_waits_for_nothing_that_does_not_start(
     batcher = made(broken)
     broken.losses, broken.failing_starts = 1, 10**6
     with pytest.raises(UnavailableError):
-        batcher.submit(texts([1]), "sum").result(10)
+        batcher.submit(texts([1]), "sum").result(PATIENCE)
     batcher.close()
     assert batcher.alive == 0
 
@@ -223,7 +216,7 @@ def held(runner: Sums, batcher: Batcher) -> Future[np.ndarray]:
     """A batch that is computed until the runner's gate is set."""
     runner.gate = threading.Event()
     first = batcher.submit(texts([0]), "sum")
-    assert runner.entered.wait(10)
+    assert runner.entered.wait(PATIENCE)
     return first
 
 
@@ -256,8 +249,8 @@ def test_slices_end_when_no_small_request_comes_any_more(
     monkeypatch.setattr("ibert_tvm.serve.batcher._SLICED", 2)
     runner = Sums()
     batcher = made(runner, batch=1600, queue=100_000)
-    batcher.submit(texts([1]), "sum").result(10)
-    batcher.submit(texts(*([1] * 200 for _ in range(18))), "sum").result(10)
+    batcher.submit(texts([1]), "sum").result(PATIENCE)
+    batcher.submit(texts(*([1] * 200 for _ in range(18))), "sum").result(PATIENCE)
     assert [len(batch) for batch in runner.batches] == [1, 200, 200, 1600, 1600]
 
 

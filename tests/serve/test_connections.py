@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -12,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.extras import needs
+from tests.processes import PATIENCE
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n"
@@ -30,8 +33,12 @@ class Site:
 
         self.ended: list[str] = []
         self.may_answer: asyncio.Event | None = None
+        self.answering = 0
         self.answer = b""
-        connections = Connections(Limits(**limits), most, open_files or most, self.ended.append)
+        self.later = 0.0  # seconds that the clock of the event loop is ahead
+        patient = Limits(**{"head_seconds": PATIENCE / 4, **limits})
+        ended = self.ended.append
+        self.connections = Connections(patient, most, open_files or most, ended)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self._application,
@@ -40,7 +47,7 @@ class Site:
                 log_config=None,
                 interface="asgi3",
                 timeout_graceful_shutdown=1,
-                http=partial(Connection, connections),  # type: ignore[arg-type]
+                http=partial(Connection, self.connections),  # type: ignore[arg-type]
             )
         )
 
@@ -51,6 +58,7 @@ class Site:
             if message["type"] != "http.request":
                 return
             size, more = size + len(message["body"]), message["more_body"]
+        self.answering += 1
         if self.may_answer is not None:
             await self.may_answer.wait()
         body = self.answer or str(size).encode()
@@ -62,17 +70,25 @@ class Site:
         """Run a coroutine that is given what opens connections."""
 
         async def both() -> None:
+            loop = asyncio.get_running_loop()
+            loop.time = lambda: time.monotonic() + self.later  # type: ignore[method-assign]
             running = asyncio.create_task(self._server.serve())
-            while not self._server.started:
-                await asyncio.sleep(0.01)
+            await until(lambda: self._server.started)
             port = self._server.servers[0].sockets[0].getsockname()[1]
+            using = use(partial(asyncio.open_connection, "127.0.0.1", port))
             try:
-                await asyncio.wait_for(use(partial(asyncio.open_connection, "127.0.0.1", port)), 8)
+                await asyncio.wait_for(using, PATIENCE)
             finally:
                 self._server.should_exit = True
                 await running
 
         asyncio.run(both())
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the event loop turn until a condition holds; `Site.run` ends what never does."""
+    while not condition():
+        await asyncio.sleep(0.001)
 
 
 async def ask(open_: Any, content: bytes = GET) -> bytes:
@@ -97,11 +113,12 @@ def test_idle_connections_make_room_and_a_request_is_finished() -> None:
     async def use(open_: Any) -> None:
         site.may_answer = asyncio.Event()
         asked = asyncio.create_task(ask(open_))
-        await asyncio.sleep(0.05)
+        await until(lambda: site.answering)
         idle = [await open_() for _ in range(50)]
-        await asyncio.sleep(0.05)
+        everyone = site._server.server_state.connections
+        await until(lambda: len(site.ended) >= 43 and len(everyone) == 8)
         assert site.ended == ["more than 8 connections"] * 43
-        kinds = [type(one).__name__ for one in site._server.server_state.connections]
+        kinds = [type(one).__name__ for one in everyone]
         assert sorted(kinds) == ["Connection"] * 7 + ["_Speaking"]  # idle ones have no parser
         assert await rest(idle[0][0]) == b""
         site.may_answer.set()
@@ -113,17 +130,25 @@ def test_idle_connections_make_room_and_a_request_is_finished() -> None:
     site.run(use)
 
 
-def test_many_that_come_at_once_may_ask_before_they_make_room() -> None:
+def test_many_that_come_at_once_may_ask_before_they_make_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     site = Site(8, 100)
+    from ibert_tvm.serve import connections
+
+    monkeypatch.setattr(connections, "_BURST_SECONDS", float(PATIENCE))
 
     async def use(open_: Any) -> None:
         at_once = [await open_() for _ in range(30)]
-        await asyncio.sleep(0.05)
+        await until(lambda: len(site._server.server_state.connections) == 30)
         assert not site.ended
         at_once[0][1].write(GET)
         assert (await at_once[0][0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        await asyncio.sleep(0.6)
-        assert (await ask(open_)).startswith(b"HTTP/1.1 200")
+        monkeypatch.setattr(connections, "_BURST_SECONDS", 0.0)
+        at_once.append(await open_())
+        at_once[-1][1].write(GET)
+        assert (await at_once[-1][0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        await until(lambda: len(site._server.server_state.connections) == 8)
         assert len(site.ended) == 23
         assert not at_once[0][0].at_eof()  # it has asked, and others have not
         for _, writer in at_once:
@@ -140,6 +165,7 @@ def test_few_are_ended_per_turn_of_the_event_loop(monkeypatch: pytest.MonkeyPatc
 
     async def use() -> None:
         ended: list[str] = []
+        monkeypatch.setattr(connections, "_BURST_SECONDS", float(PATIENCE))
         everyone = connections.Connections(Limits(), 10, 1000, ended.append)
         many: list[Any] = [Mock(name=str(number)) for number in range(41)]
         for one in many[:40]:
@@ -184,7 +210,8 @@ async def slowly(writer: asyncio.StreamWriter, begin: bytes, content: bytes, pau
 def test_what_becomes_no_request_ends(
     begin: bytes, content: bytes, pause: float, answer: bytes, why: str
 ) -> None:
-    site = Site(8, head_bytes=9000, head_seconds=0.3)
+    late = {"head_seconds": 0.3} if why.startswith("no request") else {}
+    site = Site(8, head_bytes=9000, **late)
 
     async def use(open_: Any) -> None:
         if begin.startswith(GET * 2):
@@ -195,6 +222,7 @@ def test_what_becomes_no_request_ends(
         sending.cancel()
         assert [one.startswith(why) for one in site.ended] == [True] * bool(why)
         site.may_answer = None
+        site.connections.limits = replace(site.connections.limits, head_seconds=PATIENCE)
         assert (await ask(open_)).startswith(b"HTTP/1.1 200")
 
     site.run(use)
@@ -207,8 +235,7 @@ def test_an_answer_that_is_not_read_ends() -> None:
     async def use(open_: Any) -> None:
         _, writer = await open_(limit=1)
         writer.write(GET)
-        while not site.ended:
-            await asyncio.sleep(0.05)
+        await until(lambda: site.ended)
         assert site.ended == ["an answer that is not read"]
         writer.close()
 
@@ -217,7 +244,9 @@ def test_an_answer_that_is_not_read_ends() -> None:
 
 def test_what_is_allowed() -> None:
     """Pipelined requests, large headers, small chunks, a body slower than headers."""
-    site = Site(8, head_bytes=9000, head_seconds=0.3)
+    from ibert_tvm.serve.connections import _SENDING
+
+    site = Site(8, head_bytes=9000)
 
     async def use(open_: Any) -> None:
         reader, writer = await open_()
@@ -230,9 +259,11 @@ def test_what_is_allowed() -> None:
             writer.write(b"a" * 1000)
             await asyncio.sleep(0.01)
         writer.write(b"\r\n\r\n")
+        await until(lambda: _SENDING in site.connections._kind.values())
+        site.later = PATIENCE / 2  # than what headers may take
         for _ in range(5):
             writer.write(b"1\r\na\r\n" * 2000)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.01)
         writer.write(b"0\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
         assert await reader.readexactly(5) == b"10000"

@@ -10,8 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +26,7 @@ from ibert_tvm.common.errors import LibraryError
 from tests.encoder.small_encoders import WORDS, tiny
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs
+from tests.processes import PATIENCE, wait_until
 from tests.serve.test_application import PACKAGES
 
 
@@ -81,39 +81,43 @@ def vectors_of(client: Any, address: str, texts: list[str]) -> np.ndarray:
 HEADERS = {"authorization": "Bearer secret"}
 
 
+def connected() -> Any:
+    import httpx
+
+    return httpx.Client(headers=HEADERS, timeout=PATIENCE)
+
+
 def test_it_answers_many_clients_and_stops(library: Path) -> None:
     import httpx
 
     requests = [texts_of(count, 12) for count in range(1, 25)]
-    with serving(library) as (process, address), httpx.Client(headers=HEADERS) as client:
+    with serving(library) as (process, address), connected() as client:
         encoder = Encoder(library)
         with ThreadPoolExecutor(8) as pool:
             answers = pool.map(partial(vectors_of, client, address), requests)
             for texts, vectors in zip(requests, answers, strict=True):
                 np.testing.assert_array_equal(vectors, encoder.encode(texts))
-        assert httpx.get(f"{address}/v1/models").status_code == 401
+        assert httpx.get(f"{address}/v1/models", timeout=PATIENCE).status_code == 401
         (worker,) = workers_of(process)
         worker.send_signal(signal.SIGTERM)  # as service managers send it to all of a service
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     assert '"requests": 25' in out
-    assert not worker.is_running()
+    wait_until(lambda: not lives(worker))
 
 
 @pytest.mark.slow
 def test_workers_that_are_killed_under_load_lose_and_swap_nothing(library: Path) -> None:
-    import httpx
-
     encoder, kills, stop = Encoder(library), 3, threading.Event()
     with serving(library, "--workers", 2) as (process, address):
 
         def ask(seed: int) -> int:
             """Ask for different texts until the end; every answer is compared."""
             chosen = random.Random(seed)
-            with httpx.Client(headers=HEADERS) as client:
+            with connected() as client:
                 count = 0
-                while not stop.is_set():
+                while not count or not stop.is_set():
                     sizes = [chosen.randint(0, 12) for _ in range(chosen.randint(1, 6))]
                     texts = [" ".join(chosen.choices(WORDS, k=size)) for size in sizes]
                     vectors = vectors_of(client, address, texts)
@@ -121,14 +125,14 @@ def test_workers_that_are_killed_under_load_lose_and_swap_nothing(library: Path)
                     count += 1
                 return count
 
-        with ThreadPoolExecutor(8) as pool, httpx.Client(headers=HEADERS) as client:
+        with ThreadPoolExecutor(8) as pool, connected() as client:
             clients = [pool.submit(ask, seed) for seed in range(8)]
             try:
                 for number in range(kills):
-                    wait_for(lambda: health(client, address)["status"] == "ok")
+                    wait_until(lambda: health(client, address)["status"] == "ok")
                     workers_of(process)[number % 2].kill()
-                    wait_for(lambda number=number: restarts(client, address) > number)
-                wait_for(lambda: health(client, address)["status"] == "ok")
+                    wait_until(lambda number=number: restarts(client, address) > number)
+                wait_until(lambda: health(client, address)["status"] == "ok")
             finally:
                 stop.set()
             assert min(future.result() for future in clients) > 0
@@ -148,31 +152,25 @@ def restarts(client: Any, address: str) -> float:
     return float(next(x for x in lines if x.startswith("ibert_worker_restarts_total{")).split()[1])
 
 
-def wait_for(true: Callable[[], Any]) -> Any:
-    for _ in range(3000):
-        if found := true():
-            return found
-        time.sleep(0.01)
-    raise AssertionError("it did not come true")
-
-
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_replaced(library: Path) -> None:
-    import httpx
-
-    options = ("--timeout", 1.5)
     with (
-        serving(library, *options) as (process, address),
-        httpx.Client(headers=HEADERS, timeout=30) as client,
+        serving(library, "--timeout", 1.5) as (process, address),
+        connected() as client,
     ):
         (worker,) = workers_of(process)
         worker.suspend()
         answer = client.post(f"{address}/v1/embeddings", json={"input": "big"})
         assert answer.status_code == 503 and answer.headers["retry-after"] == "1"
-        wait_for(lambda: restarts(client, address) == 1)
+        wait_until(lambda: restarts(client, address) >= 1)
         expected = Encoder(library).encode(["big"])
-        wait_for(lambda: client.get(f"{address}/health").status_code == 200)
-        np.testing.assert_array_equal(vectors_of(client, address, ["big"]), expected)
+
+        def answered() -> Any:  # a loaded machine may need more than the server's 1.5 s
+            answer = client.post(f"{address}/v1/embeddings", json={"input": "big"})
+            return answer if answer.status_code == 200 else None
+
+        got = wait_until(answered).json()["data"][0]["embedding"]
+        np.testing.assert_array_equal(np.float32([got]), expected)
 
 
 def other_library(folder: Path) -> Path:
@@ -186,12 +184,10 @@ def other_library(folder: Path) -> Path:
 @contextmanager
 def asking(address: str, expected: dict[str, np.ndarray]) -> Iterator[set[str]]:
     """Ask all the time, and check that every answer is right for the library that it names."""
-    import httpx
-
     stop, texts, seen = threading.Event(), texts_of(6, 12), set()
 
     def ask(number: int) -> None:
-        with httpx.Client(headers=HEADERS, timeout=30) as client:
+        with connected() as client:
             while not stop.is_set():
                 some = slice(number % 3, number % 3 + 3)
                 answer = client.post(f"{address}/v1/embeddings", json={"input": texts[some]})
@@ -221,25 +217,25 @@ def digest_and_vectors(library: Path) -> tuple[str, np.ndarray]:
     "workers", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)]
 )
 def test_a_reload_under_load_loses_nothing(library: Path, tmp_path: Path, workers: int) -> None:
-    import httpx
-
     other = other_library(tmp_path)
     found = [digest_and_vectors(path) for path in (library, other)]
     (first, _), (second, _) = found
     new, old = other.read_bytes(), library.read_bytes()
     with (
         serving(library, "--workers", workers) as (process, address),
-        httpx.Client(headers=HEADERS, timeout=60) as client,
+        connected() as client,
         asking(address, dict(found)) as seen,
     ):
         ask = partial(client.post, f"{address}/reload")
+        wait_until(lambda: first in seen)
         assert ask(json={}).json()["data"] == [{"id": "tiny", "digest": first, "changed": False}]
         library.write_bytes(new)  # the file itself is overwritten: a copy of it is served
         if workers:
             workers_of(process)[0].kill()
-            wait_for(lambda: restarts(client, address) == 1)
+            wait_until(lambda: restarts(client, address) == 1)
         answer = ask(json={"model": "tiny"})
         assert answer.json()["data"] == [{"id": "tiny", "digest": second, "changed": True}]
+        wait_until(lambda: second in seen)
         library.write_bytes(b"broken")
         broken = ask(json={})
         assert broken.status_code == 409
@@ -247,8 +243,8 @@ def test_a_reload_under_load_loses_nothing(library: Path, tmp_path: Path, worker
         library.write_bytes(old)
         process.send_signal(signal.SIGHUP)
         models = f"{address}/v1/models"
-        wait_for(lambda: client.get(models).json()["data"][0]["digest"] == first)
-        wait_for(lambda: len(workers_of(process)) == workers)
+        wait_until(lambda: client.get(models).json()["data"][0]["digest"] == first)
+        wait_until(lambda: len(workers_of(process)) == workers)
     assert seen == {first, second}
 
 
@@ -256,7 +252,7 @@ def test_a_reload_under_load_loses_nothing(library: Path, tmp_path: Path, worker
 def test_what_serves_something_else_takes_no_place(library: Path, tmp_path: Path) -> None:
     import httpx
 
-    with serving(library) as (_, address), httpx.Client(headers=HEADERS, timeout=60) as client:
+    with serving(library) as (_, address), connected() as client:
         ask = partial(client.post, f"{address}/reload")
         tiny("score").build(tmp_path / "score.so").replace(library)
         answer = ask(json={})
@@ -268,7 +264,7 @@ def test_what_serves_something_else_takes_no_place(library: Path, tmp_path: Path
             "  what to do: put a whole library of the same kind in its place, and ask again",
         )
         assert ask(json={"model": "../other"}).status_code == 404
-        assert httpx.post(f"{address}/reload", json={}).status_code == 401
+        assert httpx.post(f"{address}/reload", json={}, timeout=PATIENCE).status_code == 401
         assert vectors_of(client, address, ["big"]).shape == (1, 3)
 
 

@@ -13,9 +13,11 @@ from ibert_tvm.common.errors import InputError
 from ibert_tvm.model.tokenization import Tokenizer
 from ibert_tvm.serve.batcher import ClosedError
 from ibert_tvm.serve.tokenising import Tokenising
+from tests.processes import PATIENCE
 from tests.runtime.conftest import VOCABULARY
 
 LONG = "big " * 2500  # longer than a piece
+SLOW = "hello " + LONG
 SHORT = "big " * 300  # longer than what is tokenised at once
 
 
@@ -33,7 +35,7 @@ def tokenising(tokenizer: Tokenizer) -> Iterator[Tokenising]:
 
 def test_pieces_give_what_the_tokenizer_gives(tokenising: Tokenising, tokenizer: Tokenizer) -> None:
     texts: list[Any] = [*(["hello small world " * n for n in range(300)]), LONG, ("big", "hello")]
-    rows = tokenising.submit(texts, True).result(10)
+    rows = tokenising.submit(texts, True).result(PATIENCE)
     batch = tokenizer.encode(texts, 16, allow_empty=True)
     assert len(rows) == len(texts)
     for row, (ids, types) in enumerate(rows):
@@ -56,7 +58,7 @@ def test_errors_name_the_text(
 ) -> None:
     texts = [*["small world " * 3] * 700, text, "big"]
     with pytest.raises(InputError) as caught:
-        tokenising.submit(texts, truncate).result(10)
+        tokenising.submit(texts, truncate).result(PATIENCE)
     assert str(caught.value).startswith(message)
 
 
@@ -83,16 +85,16 @@ def test_who_has_little_to_do_goes_first_and_nobody_waits_for_what_was_given_up(
     held = Held(tokenizer)
     tokenising = Tokenising(held, 16, 20000)  # type: ignore[arg-type]
     large = [tokenising.submit([name + " world" * 1000] * 3, True) for name in "hg"]
-    assert held.entered.acquire(timeout=10)  # the first piece of the first
+    assert held.entered.acquire(timeout=PATIENCE)  # the first piece of the first
     small = tokenising.submit(["small " * 200], True)
     given_up = tokenising.submit(["b" * 2000], True)
     given_up.cancel()
     long = tokenising.submit([LONG], True)  # has a thread of its own
-    assert len(long.result(10)) == 1
+    assert len(long.result(PATIENCE)) == 1
     for _ in range(7):
         held.go_on.release()
-    assert len(small.result(10)) == 1
-    assert [len(future.result(10)) for future in large] == [3, 3]
+    assert len(small.result(PATIENCE)) == 1
+    assert [len(future.result(PATIENCE)) for future in large] == [3, 3]
     assert held.seen[:2] == ["h", "s"] and sorted(held.seen[2:]) == [*"ggghh"]
     assert held.seen[-2:] != ["h", "h"]  # large ones take turns
     tokenising.close()
@@ -103,26 +105,32 @@ def test_who_has_little_to_do_goes_first_and_nobody_waits_for_what_was_given_up(
 def test_long_texts_leave_a_processor_to_short_ones_while_these_come(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter(range(0, 10**6, 1000))
-    monkeypatch.setattr("ibert_tvm.serve.tokenising.time.thread_time", lambda: next(clock))
+    now, rows = [0], tokenizer.rows
+
+    def slowly(texts: list[str], *arguments: Any, **options: Any) -> Any:
+        now[0] += 1000 * (texts == [SLOW])
+        return rows(texts, *arguments, **options)
+
+    monkeypatch.setattr("ibert_tvm.serve.tokenising.time.thread_time", lambda: now[0])
+    monkeypatch.setattr(tokenizer, "rows", slowly)
     tokenising = Tokenising(tokenizer, 16, 20000)
-    for text in (LONG, LONG, SHORT, LONG):
-        tokenising.submit([text], True).result(10)
+    for text in (LONG, LONG, SHORT, SLOW):
+        tokenising.submit([text], True).result(PATIENCE)
     waiting = tokenising.submit([LONG], True)  # for 1000 s
     for _ in range(3):
-        tokenising.submit([SHORT], True).result(10)
+        tokenising.submit([SHORT], True).result(PATIENCE)
     assert not waiting.done()
     tokenising.close()
-    assert len(waiting.result(10)) == 1
+    assert len(waiting.result(PATIENCE)) == 1
 
 
 def test_very_short_texts_wait_for_no_thread(tokenizer: Tokenizer) -> None:
     held = Held(tokenizer)
     tokenising = Tokenising(held, 16, 20000)  # type: ignore[arg-type]
     waiting = tokenising.submit([SHORT], True)
-    assert held.entered.acquire(timeout=10)
+    assert held.entered.acquire(timeout=PATIENCE)
     held.go_on.release()
-    assert len(waiting.result(10)) == 1
+    assert len(waiting.result(PATIENCE)) == 1
     held.go_on.release()
     assert tokenising.submit(["hello", "big"], True).done()
     held.go_on.release()

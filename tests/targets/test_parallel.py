@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm import targets
-from tests.processes import run_captured
+from tests.processes import PATIENCE, run_captured
 
 
 class _Environment(ctypes.Structure):
@@ -90,7 +90,7 @@ def test_tasks_run_at_the_same_time(pool: Pool, threads: int) -> None:
 
     def body(task: int, _tasks: int) -> int:
         if task < threads:
-            together.wait(10)  # breaks unless as many threads come here
+            together.wait(PATIENCE)  # breaks unless as many threads come here
         helpers.add(threading.get_ident())
         return 0
 
@@ -119,7 +119,7 @@ def test_a_loop_inside_a_task_runs_in_its_thread(pool: Pool) -> None:
 
     def body(task: int, _tasks: int) -> int:
         if task < 2:
-            both.wait(10)
+            both.wait(PATIENCE)
         return pool.launch(lambda task, tasks: inner.append((task, tasks)) or 0, 4)
 
     pool.launch(body, 2)
@@ -135,7 +135,7 @@ def test_loops_of_several_callers_run_at_the_same_time_on_teams_of_their_own(poo
     def call(caller: int) -> None:
         def body(task: int, _tasks: int) -> int:
             if task < threads:
-                together.wait(10)  # breaks unless every caller has its threads
+                together.wait(PATIENCE)  # breaks unless every caller has its threads
             ran[caller].append(task)
             return caller if task == 5 else 0
 
@@ -145,7 +145,7 @@ def test_loops_of_several_callers_run_at_the_same_time_on_teams_of_their_own(poo
     for thread in started:
         thread.start()
     for thread in started:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert not together.broken
     assert [sorted(tasks) for tasks in ran] == [list(range(4 * threads))] * callers
     assert pool.started == callers * (threads - 1)
@@ -159,7 +159,7 @@ def test_a_caller_that_is_alone_has_the_same_threads_again(pool: Pool) -> None:
     for _ in range(5):
         thread = threading.Thread(target=call)
         thread.start()
-        thread.join(30)
+        thread.join(PATIENCE)
     assert pool.started == 2
 
 
@@ -183,7 +183,7 @@ def test_many_callers_and_loops(pool: Pool) -> None:
     for thread in started:
         thread.start()
     for thread in started:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert failures == []
 
 
@@ -194,18 +194,18 @@ def test_more_callers_than_teams_run_in_their_own_threads(pool: Pool) -> None:
     def wait(task: int, _tasks: int) -> int:
         if task == 0:
             running.release()
-        return 0 if done.wait(30) else 1
+        return 0 if done.wait(PATIENCE) else 1
 
     callers = [threading.Thread(target=lambda: pool.launch(wait, 2, 2)) for _ in range(teams)]
     for thread in callers:
         thread.start()
     for _ in range(teams):
-        assert running.acquire(timeout=30)
+        assert running.acquire(timeout=PATIENCE)
     alone: list[tuple[int, int]] = []
     pool.launch(lambda task, tasks: alone.append((task, tasks)) or 0, 2)
     done.set()
     for thread in callers:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert alone == [(0, 1)]
 
 
@@ -235,10 +235,13 @@ def switches():
                 return None
             seen[task] = [int(v) for k, v in fields.items() if "ctxt_switches" in k]
     return seen
-while (before := switches()) is None:
-    time.sleep(0.01)
-time.sleep(0.3)
-print(0 if len(before) == 2 and switches() == before else 1, pool.launch(body, 3))
+for _ in range(100):  # one that waited for a lock wakes once more
+    before = switches()
+    time.sleep(0.3)
+    asleep = before is not None and len(before) == 2 and switches() == before
+    if asleep:
+        break
+print(0 if asleep else 1, pool.launch(body, 3))
 """
 _FORK = """
 pool.launch(body, 2)
@@ -255,7 +258,7 @@ print(os.waitpid(child, 0)[1], pool.launch(body, 2))
 def test_threads_sleep_when_idle_and_survive_a_fork(compiled: Path, script: str) -> None:
     done = run_captured(
         [sys.executable, "-c", _PROCESS + script, str(compiled)],
-        timeout=60,
+        timeout=PATIENCE,
         cwd=Path(__file__).parents[2],
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )

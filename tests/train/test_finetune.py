@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import time
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,17 @@ def integers(trained: Path) -> dict[str, Any]:
     return dict(quantized.parameters)
 
 
+def killed_after(sign: Path, words: list[str]) -> None:
+    """Run a command line; once a file is there, this process is killed when it opens a next one."""
+
+    def kill(event: str, _arguments: object) -> None:
+        if event == "open" and sign.exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(kill)
+    main(words)
+
+
 @pytest.mark.slow(seconds=30)
 def test_a_training_that_was_killed_ends_with_the_same_integers(
     folder: Path, tmp_path: Path, ibert_command: Ibert
@@ -103,12 +116,11 @@ def test_a_training_that_was_killed_ends_with_the_same_integers(
     processes = multiprocessing.get_context("forkserver")  # which imports torch once
     processes.set_forkserver_preload(["transformers", "ibert_tvm.train.finetune"])
     for sign in ("float.pt", "start", "integers.pt"):  # one kill in each stage, and between
-        process = processes.Process(target=main, args=([str(word) for word in options],))
+        words = [str(word) for word in options]
+        process = processes.Process(target=killed_after, args=(work / sign, words))
         process.start()
-        while not (work / sign).exists() and process.is_alive():
-            time.sleep(0.01)
-        process.kill()
         process.join()
+        assert process.exitcode == -signal.SIGKILL
     assert not (tmp_path / "killed").exists()
     assert ibert_command(*options).code == 0
     assert not work.exists()

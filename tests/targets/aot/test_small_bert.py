@@ -11,7 +11,7 @@ import pytest
 
 import ibert_tvm as ibert
 from ibert_tvm.runtime.library_file import read_metadata
-from tests.processes import run_captured
+from tests.processes import PATIENCE, run_captured
 from tests.targets.aot.bare_bert import SHAPES, assert_equal, expected, inputs_of
 from tests.targets.aot.c_interface import Caller
 
@@ -93,7 +93,7 @@ def test_threads_with_contexts_of_their_own_do_not_meet(
             shape = SHAPES[index]
             cases = [inputs_of(*shape, seed=10 * index + i, padding=i % 2 == 1) for i in range(3)]
             wanted = [expected(quantized, case) for case in cases]
-            started.wait(timeout=120)
+            started.wait(timeout=PATIENCE)
             for turn in range(30):
                 assert_equal(caller.run(cases[turn % 3]), wanted[turn % 3])
         except BaseException as error:

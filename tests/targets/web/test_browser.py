@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.arm.packages import inputs_for, reference
+from tests.processes import PATIENCE
 from tests.report.browser import chromium
 
 from .packages import VOCABULARY, tiny_bert, tiny_package
@@ -83,7 +84,7 @@ def visit(site: Path, page: str, script: str, profile: Path) -> tuple[dict[str, 
     flags += ["--no-first-run", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
     with subprocess.Popen([browser, *flags, address], stderr=subprocess.DEVNULL) as process:
         try:
-            result = _Handler.results.get(timeout=120)
+            result = _Handler.results.get(timeout=PATIENCE)
         finally:
             process.terminate()
             server.shutdown()
