@@ -270,8 +270,7 @@ def test_large_requests_rest_for_as_long_as_a_slice_took(
 
     def computed(count: int) -> list[int]:
         """First ids of all batches, once there are so many."""
-        while len(runner.batches) < count:
-            time.sleep(0.001)
+        wait_until(lambda: len(runner.batches) >= count)
         return [batch[0] for batch in runner.batches]
 
     runner = Slow()
