@@ -227,6 +227,12 @@ def _whole(region: ir.TensorRegion) -> ir.TensorRegion:
     return ir.TensorRegion(region.source, ranges, region.ty)
 
 
+def rows_in_use(func: tirx.PrimFunc) -> tirx.Expr | None:
+    """Rows of a kernel that hold a token, for rules that write kernels; None where all may."""
+    guards = Guards(func)
+    return None if guards.starts is None else guards.rows()
+
+
 def guard_rows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:
     """Guard the loops that a rule marked, in a kernel that is told the rows in use.
 

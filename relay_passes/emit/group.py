@@ -147,7 +147,8 @@ class GroupEmitter:
         assert isinstance(operator, Serial)
         operands = operands_of(call)
         types = {name: own_type(var, operator.where, name) for name, var in operands.items()}
-        return from_source(operator.script(types))
+        func = from_source(operator.script(types))
+        return func.with_attr("ibert.serial", list(operator.numbers))
 
     def _packed(self, var: relax.Var) -> PackedWeight:
         array = self.parameters[var.name]

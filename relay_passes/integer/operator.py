@@ -175,6 +175,11 @@ class Serial(Operator, abstract=True):
         """TVMScript of the kernel; nothing but numbers and dtypes may be put into it."""
         raise NotImplementedError
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers in the script besides the operands' sizes."""
+        return ()
+
 
 def per_channel(array: Tensor, channel: Index) -> Entry:
     """Constant of a channel, from an array with one entry per channel or one for all."""

@@ -40,6 +40,8 @@ class Traits:
         It is ``x weight^T + bias`` of 8-bit operands, of either signedness.
     merges
         Its constants by channel may be joined with those of another call with equal attributes.
+    gathers
+        Every entry of the result is one of an operand's, so that any kernel may look it up.
     by_sequence
         Tokens of one sequence meet, [b, s, C] to [b, s, C]; of packed operands, `starts` says
         where sequences begin.
@@ -57,4 +59,5 @@ class Traits:
     offsets: bool = False
     matrix_product: bool = False
     merges: bool = False
+    gathers: bool = False
     by_sequence: bool = False

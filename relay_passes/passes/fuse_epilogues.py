@@ -241,15 +241,17 @@ class _FunctionFuser:
         inside = {*group.members, *norm.members}
         own = [self.bindings[at].var for at in group.members]
         return (
-            all(self.traits[at].elementwise or self._counts_places(at) for at in group.members)
+            all(self._by_entry(at) for at in group.members)
             and not any(var in self.escaping for var in own)
             and all(user in inside for var in own for user in self.users[var])
             and any(user in norm.members for var in own for user in self.users[var])
         )
 
-    def _counts_places(self, index: int) -> bool:
-        """Whether a binding is positions that do not depend on the tokens."""
-        return operator_of(self.bindings[index].value).needs_no_operand
+    def _by_entry(self, index: int) -> bool:
+        """Whether any kernel may compute an entry: positions do not depend on the tokens, too."""
+        traits = self.traits[index]
+        counts_places = operator_of(self.bindings[index].value).needs_no_operand
+        return traits.elementwise or traits.gathers or counts_places
 
     # -- rewriting ------------------------------------------------------------------------------
 

@@ -107,8 +107,7 @@ PHASES: tuple[Phase, ...] = (
     Phase("split_operands", lambda run: SplitOperands(run.layout)),
     Phase("offset_activations", lambda run: OffsetActivations(run.layout)),
     Phase("merge_projections", lambda run: MergeProjections(run.layout.run_columns)),
-    # Counting tokens is a serial loop, which a processor does in no time and a GPU does not.
-    Phase("pack_tokens", lambda run: PackTokens(), _ON_PROCESSORS),
+    Phase("pack_tokens", lambda run: PackTokens()),
     Phase("analyse_ranges", lambda run: run.analyse),
     Phase("specialise_shapes", lambda run: SpecialiseShapes(run.shapes)),
     Phase(

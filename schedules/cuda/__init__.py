@@ -7,9 +7,11 @@ from .elementwise import ElementwiseRule
 from .fallback import FallbackRule
 from .linear import TensorCoreLinearRule
 from .rows import RowsRule
+from .serial import SerialRule
 
 # First match wins.
 CUDA_RULES: tuple[GpuRule, ...] = (
+    SerialRule(),
     TensorCoreLinearRule(),
     AttentionRule(),
     ElementwiseRule(),

@@ -30,7 +30,7 @@ from ..stages import Leaf, NotElementwise, StageDefinition
 from ..tiles import without_tile
 from .attention_parts import CHUNK, FRAGMENT, AttentionParts, Score, reader
 from .runs import unpacked, unsaturated
-from .statements import address, launch, sequence, serial, unrolled
+from .statements import address, guarded, launch, sequence, serial, unrolled
 
 # The loops are C's, with a pragma; TVM would write them out.
 _KEEP_LOOPS = "pragma_unroll_explicit"
@@ -57,7 +57,6 @@ class _Kernel(AttentionParts):
         held += [*self.row_values.values(), *self.own_values.values()]
         phases = self._with_held_scores() if self.tile.held else self._with_scores_twice()
         statements = [
-            *(tirx.AllocBuffer(buffer) for buffer in held),
             self.load_queries(),
             self.run("clear", address(self.context, 0), address(self.row_sum, 0)),
             *self._reset(self.row_max, self.stages.row_max.initial),
@@ -65,7 +64,13 @@ class _Kernel(AttentionParts):
             *self._finish(),
         ]
         zero = tirx.const(0, "int32")
-        kept = tirx.AttrStmt(zero, _KEEP_LOOPS, zero, sequence(statements))
+        inside = self.first_row < self.length if self.packed else None
+        body = [
+            *(tirx.AllocBuffer(buffer) for buffer in held),
+            *self.bound,
+            guarded(inside, sequence(statements)),
+        ]
+        kept = tirx.AttrStmt(zero, _KEEP_LOOPS, zero, sequence(body))
         return launch(kept, self.grid)
 
     def _with_held_scores(self) -> list[tirx.Stmt]:
@@ -141,7 +146,7 @@ class _Kernel(AttentionParts):
         rows = [] if self.normalised else self._row_values()
         to = address(
             self.output,
-            self.batch * self.sizes.seq_len + self.first_row,
+            self.start + self.first_row,
             self.head * self.sizes.head_dim,
         )
         return [

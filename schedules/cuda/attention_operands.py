@@ -145,7 +145,8 @@ def attention_operands(
     ------
     NotElementwise
         If a stage reads anything but entry (batch * seq_len + token, head // sharing * head_dim +
-        channel + offset) of an int8 array, or of values its high and low parts.
+        channel + offset) of an int8 array, or of values its high and low parts. Queries of packed
+        tokens have row starts[batch] + token instead.
     """
     batch, head, token, channel = (
         tirx.Var(name, "int32") for name in ("batch", "head", "token", "channel")
@@ -180,7 +181,11 @@ def attention_operands(
             for sharing in range(1, sizes.heads + 1)
         )
         known = [(int(o), sharing) for o, sharing in offsets if isinstance(o, tirx.IntImm)]
-        in_order = analyzer.can_prove_equal(row, batch * sizes.seq_len + token)
+        rows = [batch * sizes.seq_len + token]
+        if stage is stages.queries:
+            last = sizes.batch * sizes.seq_len - 1
+            rows += [tirx.min(start + token, last) for start in loads_of(row)]
+        in_order = any(analyzer.can_prove_equal(row, expected) for expected in rows)
         if not in_order or not known:
             raise NotElementwise(f"stage {stage.name!r} reads entry [{row}, {column}]")
         found.append(Operand(load.source, *known[0], low_bits))

@@ -14,6 +14,7 @@ from tvm import ir, tirx
 
 from ibert_tvm.targets import Gpu
 
+from ..row_guard import Guards
 from ..stages import Leaf, NotElementwise, StageDefinition, StageGraph
 from ..tiles import tile_of
 from .attention_operands import (
@@ -81,6 +82,7 @@ class AttentionParts:
         self.starts_from_keys = self._scores_are_sums()
         self.row_stages = self._stages_of_rows()
         self._name_threads()
+        self._place_sequence(Guards(func))
         self._declare_registers()
 
     def _scores_are_sums(self) -> bool:
@@ -116,17 +118,45 @@ class AttentionParts:
             self.thread: tile.threads,
         }
         self.first_row = self.tile_index * tile.rows
-        self.valid_rows = tirx.min(sizes.seq_len - self.first_row, tile.rows)
-        if sizes.seq_len % tile.rows == 0:
-            self.valid_rows = tirx.const(tile.rows, "int32")
-        self.base: tirx.Expr = tirx.const(0, "int32")
-        if self.run_keys < sizes.keys:
-            lead = tirx.max(self.first_row - sizes.lead, 0)
-            self.base = tirx.min(lead, sizes.keys - self.run_keys)
         warp = self.thread // WARP
         self.row_group, self.key_group = warp % tile.row_groups, warp // tile.row_groups
         lane = self.thread % WARP
         self.lane_row, self.lane_column = lane // 4, lane % 4
+
+    def _place_sequence(self, guards: Guards) -> None:
+        """Say where the rows and the keys of the sequence lie.
+
+        Key 0 is the first row of the sequence; or packed, so many rows before the end, if that is
+        less, as emission has it: then the key of query 0 is number `self.lead_in`.
+        """
+        tile, sizes = self.tile, self.sizes
+        self.packed = guards.starts is not None
+        self.bound: list[tirx.Stmt] = []
+        zero = tirx.const(0, "int32")
+        self.start: tirx.Expr = self.batch * sizes.seq_len
+        self.key_start, self.lead_in = self.start, zero
+        self.length: tirx.Expr = tirx.const(sizes.seq_len, "int32")
+        if self.packed:
+            last = (sizes.batch - 1) * sizes.seq_len
+            self.start = self._bind("start", guards.start(self.batch))
+            self.length = self._bind("length", guards.start(self.batch + 1) - self.start)
+            self.key_start = self._bind("key_start", tirx.min(self.start, last))
+            self.lead_in = self._bind("lead_in", self.start - self.key_start)
+        self.end_of_keys = self.lead_in + self.length
+        self.valid_rows = tirx.min(self.length - self.first_row, tile.rows)
+        if sizes.seq_len % tile.rows == 0 and not self.packed:
+            self.valid_rows = tirx.const(tile.rows, "int32")
+        self.first_seen = self.first_row + self.lead_in if self.packed else self.first_row
+        self.base: tirx.Expr = zero
+        if self.run_keys < sizes.keys:
+            lead = tirx.max(self.first_seen - sizes.lead, 0)
+            self.base = tirx.min(lead, sizes.keys - self.run_keys)
+
+    def _bind(self, name: str, value: tirx.Expr) -> tirx.Var:
+        """Name a number of the block, which is computed first."""
+        variable = tirx.Var(name, "int32")
+        self.bound.append(tirx.Bind(variable, value))
+        return variable
 
     def _declare_registers(self) -> None:
         tile, sizes = self.tile, self.sizes
@@ -181,11 +211,11 @@ class AttentionParts:
     # -- loads --------------------------------------------------------------------------------
 
     def pointer(self, operand: Operand, token: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-        """First channel of the head in a token of the sequence, and the bytes to the next token."""
+        """First channel of the head in a query or key, and the bytes to the next one."""
         head = self.head if operand.sharing == 1 else self.head // operand.sharing
         channel = head * self.sizes.head_dim + operand.offset
-        row = self.batch * self.sizes.seq_len + token
-        return address(operand.buffer, row, channel), tirx.const(operand.stride, "int32")
+        start = self.start if operand is self.queries else self.key_start
+        return address(operand.buffer, start + token, channel), tirx.const(operand.stride, "int32")
 
     def load_queries(self) -> tirx.Stmt:
         """Bring the rows of the block to shared memory."""
@@ -202,18 +232,19 @@ class AttentionParts:
         sizes, tile = self.sizes, self.tile
         seen = []
         if tile.steps > 1 and sizes.after < sizes.seq_len - 1:
-            seen.append(self.first_key(step) < self.first_row + (tile.rows + sizes.after))
+            seen.append(self.first_key(step) < self.first_seen + (tile.rows + sizes.after))
+        end = self.first_key(step) + tile.step_keys
         if tile.steps > 1 and sizes.before < sizes.seq_len - 1:
-            end = self.first_key(step) + tile.step_keys
-            seen.append(end > self.first_row - sizes.before)
+            seen.append(end > self.first_seen - sizes.before)
+        if tile.steps > 1 and self.packed:
+            seen += [self.first_key(step) < self.end_of_keys, end > self.lead_in]
         return guarded(tirx.all(*seen) if seen else None, sequence(statements))
 
     def load(self, what: str, step: tirx.Expr | int) -> tirx.Stmt:
         """Bring the ``"keys"`` or the ``"values"`` of a step to shared memory."""
         operand = self.keys if what == "keys" else self.values
         first = self.first_key(step)
-        valid = self.sizes.seq_len - first
-        return self.run(f"load_{what}", *self.pointer(operand, first), valid)
+        return self.run(f"load_{what}", *self.pointer(operand, first), self.end_of_keys - first)
 
     def load_both(self, step: int) -> tirx.Stmt:
         """Bring keys and values of a step to shared memory, as two groups of copies."""
@@ -222,7 +253,7 @@ class AttentionParts:
             "load_step",
             *self.pointer(self.keys, first),
             *self.pointer(self.values, first),
-            self.sizes.seq_len - first,
+            self.end_of_keys - first,
         )
 
     def work(self, macs: int) -> int:

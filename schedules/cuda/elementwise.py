@@ -15,6 +15,7 @@ from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
+from ..row_guard import rows_in_use
 from ..rule import GpuRule
 from ..stages import NotElementwise, StageDefinition, StageGraph
 from .runs import Loads, Results, RunOfChannels, itemsize
@@ -69,7 +70,7 @@ class ElementwiseRule(GpuRule):
         for stage in graph.stages.values():
             if stage.reduced:
                 raise NotElementwise(f"stage {stage.name!r} is a reduction")
-        return func.with_body(_kernel(graph, results, gpu.multiprocessors))
+        return func.with_body(_kernel(graph, results, rows_in_use(func), gpu.multiprocessors))
 
 
 def results_of(graph: StageGraph) -> list[StageDefinition]:
@@ -87,7 +88,12 @@ def results_of(graph: StageGraph) -> list[StageDefinition]:
     return results
 
 
-def _kernel(graph: StageGraph, results: list[StageDefinition], multiprocessors: int) -> tirx.Stmt:
+def _kernel(
+    graph: StageGraph,
+    results: list[StageDefinition],
+    used: tirx.Expr | None,
+    multiprocessors: int,
+) -> tirx.Stmt:
     *leading, channels = results[0].extents
     rows = math.prod(leading)
     sizes = [itemsize(str(stage.buffer.ty.dtype)) for stage in results]
@@ -113,7 +119,8 @@ def _kernel(graph: StageGraph, results: list[StageDefinition], multiprocessors: 
     outputs = Results(graph.evaluate(leaves), run, indices, results)
     body = [*loads.declarations, *outputs.declarations]
     work = run.each_step(sequence([*loads.copies, *outputs.entries]))
-    body.append(guarded(count < runs if runs % threads else None, work))
+    inside = count < runs if runs % threads else None
+    body.append(guarded(inside if used is None else row < used, work))
     return launch(sequence(body), extents)
 
 

@@ -22,6 +22,7 @@ from tvm import tirx
 from ibert_tvm.targets import Gpu
 
 from ..products import matrix_products
+from ..row_guard import rows_in_use
 from ..rule import GpuRule
 from ..stages import Leaf, NotElementwise, StageGraph, loads_of
 from ..tiles import tile_of, without_tile
@@ -73,7 +74,7 @@ class TensorCoreLinearRule(GpuRule):
         graph = StageGraph(func)
         product = matrix_product(graph)
         tile = _tile(func, graph, product, gpu)
-        body = _Kernel(graph, product, tile).body()
+        body = _Kernel(graph, product, tile).body(rows_in_use(func))
         # Blocks of s_tir are gone: what remains is plain loops.
         plain = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
         return without_tile(plain)
@@ -173,8 +174,8 @@ class _Kernel:
             if parameter not in taken and _shape(parameter) == shape
         ]
 
-    def body(self) -> tirx.Stmt:
-        """Statements of the kernel."""
+    def body(self, used: tirx.Expr | None) -> tirx.Stmt:
+        """Statements of the kernel, whose blocks without a row in use return at once."""
         tile, product = self.tile, self.product
         row_blocks = -(-product.rows // tile.block_rows)
         column_blocks = -(-product.columns // tile.block_columns)
@@ -191,11 +192,11 @@ class _Kernel:
             first_column,
         )
         epilogue = self._direct if tile.warp_depths == 1 else self._staged
+        work = sequence([tirx.Evaluate(multiplied), epilogue(first_row, first_column)])
         inside = [
             tirx.AllocBuffer(self.shared),
             tirx.AllocBuffer(self.sums),
-            tirx.Evaluate(multiplied),
-            epilogue(first_row, first_column),
+            guarded(None if used is None else first_row < used, work),
         ]
         # The CUDA compiler unrolls what must be unrolled, so that the source stays short.
         body = tirx.AttrStmt(_const(0), "pragma_unroll_explicit", _const(0), sequence(inside))

@@ -21,6 +21,7 @@ from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
+from ..row_guard import rows_in_use
 from ..rule import GpuRule
 from ..stages import NotElementwise, StageDefinition, StageGraph
 from .row_statistics import RowScalars
@@ -118,7 +119,10 @@ class RowsRule(GpuRule):
         graph = StageGraph(func)
         rows, channels, scalars, results = _parts(graph)
         tile = row_tile(rows, channels, gpu.multiprocessors)
-        return func.with_body(_kernel(graph, rows, channels, scalars, results, tile))
+        used = rows_in_use(func)
+        if used is None and rows % tile.rows:
+            used = tirx.const(rows, "int32")
+        return func.with_body(_kernel(graph, rows, used, channels, scalars, results, tile))
 
 
 def _parts(graph: StageGraph) -> tuple[int, int, list[StageDefinition], list[StageDefinition]]:
@@ -161,6 +165,7 @@ def _stored_numbers(
 def _kernel(
     graph: StageGraph,
     rows: int,
+    used: tirx.Expr | None,
     channels: int,
     scalars: list[StageDefinition],
     results: list[StageDefinition],
@@ -199,7 +204,7 @@ def _kernel(
         *_stored_numbers(graph, numbers, row, lane),
         run.each_step(sequence([*([] if early else late.copies), *outputs.entries])),
     ]
-    inside = row < rows if rows % tile.rows else None
+    inside = None if used is None else row < used
     # Shared memory belongs to the block: it is declared outside of whatever is conditional.
     whole = sequence([*numbers.scratch, guarded(inside, tirx.SeqStmt(body))])
     if tile.rows == 1:

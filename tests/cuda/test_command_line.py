@@ -35,7 +35,7 @@ def test_compile_gives_a_library_whose_code_is_audited(
     lines = outcome.stdout.splitlines()
     assert lines[0].startswith(f"wrote {path}: ")
     kernels = int(lines[2].split(", ")[2].removesuffix(" kernels"))
-    assert 9 <= kernels <= 14  # seven matrix products; passes may fuse what lies between
+    assert 13 <= kernels <= 18  # seven matrix products; passes may fuse what lies between
     for line, architecture in zip(lines[2:4], ("sm_75", "sm_80"), strict=True):
         size = line.split(", ")[1].removesuffix(" kB")
         assert 10 < float(size) < 200

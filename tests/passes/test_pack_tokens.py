@@ -22,7 +22,7 @@ from tests.passes.small import calls, small_program
 WHOLE, ODD = [(1, 16), (3, 32)], [(1, 17), (3, 33)]
 
 
-def _masks(batch: int, seq_len: int) -> dict[str, np.ndarray]:
+def masks_of(batch: int, seq_len: int) -> dict[str, np.ndarray]:
     """Masks of every kind that a caller may give."""
     random = np.random.default_rng(batch * seq_len)
     lengths = random.integers(1, seq_len + 1, (batch, 1))
@@ -54,7 +54,7 @@ def test_packed_program_evaluates_to_the_same_integers(model: str) -> None:
     program = encoder_program(**ENCODERS[model], seed=3, masked=True)
     packed = PackTokens()(program)
     assert "ibert.packed" in packed.module["main"].attrs
-    for name, mask in _masks(3, 17).items():
+    for name, mask in masks_of(3, 17).items():
         ids = _ids(3, 17)
         expected = reference(program, ids, mask)
         for got, want in zip(reference(packed, ids, mask), expected, strict=True):
@@ -84,7 +84,7 @@ def test_compiled_packed_program_equals_the_unpacked_evaluation(
     compiled = Compiled(program, target, shapes)
     for batch, seq_len in shapes:
         ids = _ids(batch, seq_len)
-        for name, mask in _masks(batch, seq_len).items():
+        for name, mask in masks_of(batch, seq_len).items():
             expected = reference(program, ids, mask)
             for got, want in zip(compiled(ids, mask), expected, strict=True):
                 np.testing.assert_array_equal(got, want, err_msg=f"{batch}x{seq_len}, {name}")
@@ -92,7 +92,7 @@ def test_compiled_packed_program_equals_the_unpacked_evaluation(
 
 def test_values_of_padding_are_zero_in_outputs_per_token() -> None:
     program = encoder_program(seed=1, masked=True)
-    for name, mask in _masks(3, 9).items():
+    for name, mask in masks_of(3, 9).items():
         last, *_ = reference(program, _ids(3, 9), mask)
         assert not last[mask == 0].any(), name
         assert last[mask == 1].any() or not mask.any(), name

@@ -96,28 +96,28 @@ for b in range({batch}):
 
     def check_dims(self, dims: Dims) -> None:
         """Sequences have such tokens; symbolic ones are checked when they are specialised."""
-        if isinstance(dims["s"], int) and max(self.positions, default=0) >= dims["s"]:
+        if isinstance(dims["s"], int) and max(self.numbers, default=0) >= dims["s"]:
             raise self.refused(
-                f"token {max(self.positions)} of sequences of {dims['s']} tokens",
+                f"token {max(self.numbers)} of sequences of {dims['s']} tokens",
                 "tokens are counted from 0",
                 "compile for longer sequences",
             )
 
     @property
-    def positions(self) -> tuple[int, ...]:
+    def numbers(self) -> tuple[int, ...]:
         """The positions in `selected`."""
         return tuple(int(position) for position in self.selected.split(",") if position)
 
     def evaluate(self, **operands: np.ndarray) -> np.ndarray:
         """Count the kept tokens."""
         keep = operands["mask"] != 0
-        keep[:, list(self.positions)] = True
+        keep[:, list(self.numbers)] = True
         return np.where(keep, np.cumsum(keep).reshape(keep.shape) - 1, -1)
 
     @property
     def or_selected(self) -> str:
         """The condition, in a script, that a token is at a selected position."""
-        return "".join(f" or s == {position}" for position in self.positions)
+        return "".join(f" or s == {position}" for position in self.numbers)
 
 
 class SlotStarts(TokenByToken):
@@ -179,7 +179,7 @@ class PackTokens(Operator):
     )
     RESULT = "b s"
     KEEPS = "x"
-    TRAITS = Traits(takes_epilogue=False)
+    TRAITS = Traits(takes_epilogue=False, gathers=True)
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x, tokens = operands["x"], operands["tokens"]
