@@ -216,9 +216,8 @@ def _profile(
     _restrict(threads)
     from benchmarks.models import MODELS, Cell
     from benchmarks.peers import find_peer
-    from ibert_tvm.bench.inputs import full_batch
-    from ibert_tvm.bench.latency import measure_latency
-    from ibert_tvm.bench.layers import measure_layers
+    from ibert_tvm.bench.latency import full_batch, measure_latency
+    from ibert_tvm.bench.measure import measure_layers
     from ibert_tvm.runtime import load_library
 
     spec, cell = MODELS[model], Cell.parse(cell_text)

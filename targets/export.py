@@ -22,8 +22,7 @@ import numpy as np
 from ibert_tvm.common.strict_json import JsonObject
 
 from .description import TargetDescription
-from .elf_check import check_elf
-from .library_check import LibraryCheck, check_library
+from .library_check import LibraryCheck, check_elf, check_library
 from .linking import (
     PARALLEL,
     PROTECTED,

@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.strict_json import JsonDict
-from . import graphemes
 from .errors import refused
-from .normalizer import FIRST, KEEP, SPACED, cluster_flags, mark_classes, needs_classes, stages_of
+from .normalizer import (
+    FIRST,
+    FLAGS,
+    KEEP,
+    SPACED,
+    cluster_flags,
+    mark_classes,
+    needs_classes,
+    stages_of,
+)
 from .parts import Template, model_part, words_part
 from .tables import Array
 
@@ -138,7 +146,7 @@ def c_tokenizer(tokenizer: Tokenizer) -> CTokenizer:
     table_bytes = sum(array.nbytes for array in arrays)
     values = {
         **{"KEEP": KEEP, "SPACED": SPACED, "FIRST": FIRST},
-        **graphemes.FLAGS,
+        **FLAGS,
         "scheme": None,
         **words.values,
         **model.values,

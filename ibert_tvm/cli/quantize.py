@@ -17,7 +17,7 @@ from ..common.strict_json import JsonDict
 from ..quantization.fidelity import FIDELITIES
 from ..quantization.options import OBSERVERS
 from ..texts import data_file, packaged_texts, read_texts
-from .eval_task import TaskOptions
+from .eval import TaskOptions
 from .options import HeadOptions, MaybeOne, parse_pairs, parse_size
 from .result import CommandResult
 from .signature import Choice

@@ -15,8 +15,7 @@ from ..model.scores import FUNCTIONS, ranked_classes, ranked_documents
 from ..model.spans import LONGEST_ANSWER, WINDOW, best_answer
 from .batches import Text
 from .entities import STRATEGIES, tagged_text
-from .tensors import array_of, tensor_of
-from .texts import TextModel, converted, listed
+from .texts import TextModel, array_of, converted, listed, tensor_of
 
 if TYPE_CHECKING:
     from .pool import Pool

@@ -21,7 +21,7 @@ from ..common.integrity import MANIFEST, check_manifest, lists_all, write_manife
 from ..common.schema import STRING, check, either, integer, one_of
 from ..common.strict_json import JsonDict, read_json
 from ..runtime import Library, load_library
-from .cache import cache_folder
+from .prepared import cache_folder
 
 SETTINGS = "encoder.json"
 LIBRARY, MODEL, CARD = "model.so", "model.ibert", "README.md"

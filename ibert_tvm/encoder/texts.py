@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,17 +13,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import InputError, UsageError
+from ..common.extras import require
 from ..common.types import Array
 from ..model.heads import heads_with, kinds_of
-from ..model.post_processing import PostProcessing
+from ..model.model_info import PostProcessing
 from ..model.tokenization import Tokenizer, Window
 from ..runtime import IntegerOutput, Library
 from ..runtime.metadata import OutputRecord
 from .batches import Part, Text, run_batches
-from .tensors import tensor_of
 
 if TYPE_CHECKING:
+    import torch
+
     from .pool import Pool
+
+# Arrays as torch's tensors, for callers who ask for these, and what these give as arrays.
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """Return an array as a tensor that shares its memory.
+
+    Parameters
+    ----------
+    array
+        Of any shape.
+
+    Returns
+    -------
+    torch.Tensor
+        Of the same shape and type.
+
+    Raises
+    ------
+    MissingExtraError
+        If torch is not installed.
+    """
+    require("torch", to="a tensor", otherwise=", or ask for arrays (convert_to_numpy=True)")
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def are_tensors(*values: Any) -> bool:
+    """Whether all are tensors, or sequences of tensors, of which the first is looked at."""
+    torch = sys.modules.get("torch")
+    firsts = [v[0] if isinstance(v, list | tuple) and v else v for v in values]
+    return torch is not None and all(isinstance(each, torch.Tensor) for each in firsts)
+
+
+def array_of(values: Any) -> NDArray[np.float32]:
+    """Return numbers of an array, a tensor on any device, or a sequence of these as an array."""
+    if not are_tensors(values):
+        return np.asarray(values, np.float32)
+    if isinstance(values, list | tuple):
+        return np.stack([array_of(value) for value in values])
+    array: NDArray[np.float32] = values.detach().cpu().float().numpy()
+    return array
+
 
 _logger = logging.getLogger(__name__)
 

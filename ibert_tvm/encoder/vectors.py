@@ -15,8 +15,7 @@ from ..common.types import Array
 from ..model.heads import KINDS, kinds_of
 from ..model.scores import LATE, PAIRWISE, PRECISIONS, SIMILARITIES, normalized, quantized
 from .batches import Part, Text
-from .tensors import are_tensors, array_of, tensor_of
-from .texts import TextModel, converted, listed
+from .texts import TextModel, are_tensors, array_of, converted, listed, tensor_of
 
 if TYPE_CHECKING:
     from .pool import Pool

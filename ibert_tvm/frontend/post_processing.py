@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from ..common.errors import error_lines
 from ..common.strict_json import JsonDict, JsonObject
 from ..model.heads import HEADS, WholePipeline
-from ..model.model_info import ModelInfo
-from ..model.post_processing import PROBLEMS, PostProcessing
+from ..model.model_info import PROBLEMS, ModelInfo, PostProcessing
 from ..model.scores import FUNCTIONS, LATE, ranked_classes
 from .errors import ModelSourceError, UnsupportedModelError
 

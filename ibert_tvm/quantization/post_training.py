@@ -190,7 +190,7 @@ def calibrate(
         What lowering needs.
     summary : dict
         JSON-able: what was calibrated on and which smoothing was chosen. ``source_scales`` for a
-        model that came quantised, see `ibert_tvm.quantization.complete.SourceScales.to_json`.
+        model that came quantised, see `ibert_tvm.quantization.scale_source.SourceScales.to_json`.
 
     Raises
     ------

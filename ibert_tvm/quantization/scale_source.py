@@ -7,28 +7,366 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ibert_tvm.relay_passes.canonical import canonical_calls, operands_of, value_name
+from ibert_tvm.relay_passes.lower import Requirement, requirements
+from ibert_tvm.relay_passes.quantization_table import (
+    ActivationQuant,
+    QuantizationTable,
+    WeightQuant,
+)
 from ibert_tvm.relay_passes.spec.short_softmax import MOST_WIDE_KEYS
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
+from ..frontend.given import GivenMatrix, GivenQuantization, GivenScale
 from .batches import Batch, Calibration, batches_of
 from .fidelity import DEFAULT_FIDELITY, check_fidelity
+from .given import GivenScales, fill_scales, missing_scales
 from .observe import counter, observe, observe_and_build
 from .options import CalibrationOptions
 from .table import TableBuilder, TableReport
+from .weights import nearest, row_scales
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 
     from ..frontend import CanonicalModel
-    from ..frontend.given import GivenQuantization
     from ..frontend.ibert_checkpoint.quantization import IbertQuantization
     from ..model.tokenization import Tokenizer
     from ..model.trained_scales import TrainedScales
+
+# Quantise a model that came with scales: use them, and calibrate only what they leave open.
+
+# Integer weights of a model that came quantised: the source's own wherever int8 rows hold them.
+#
+# A row of the canonical matrix keeps the source's integers, counted from their zero point, when
+# they fit int8. The others are rounded again, row by row: integers with a zero point far from the
+# middle (saturated at the same scale, or with a coarser scale, whichever is nearer to the source's
+# weights), matrices that the source leaves in float, scales that change within a row, more than 8
+# bits.
+
+# Half of int32: the other half is for the products.
+_BIAS_LIMIT = 2.0**30
+
+
+@dataclass(frozen=True)
+class WeightUse:
+    """How the integers of one matrix came about.
+
+    Attributes
+    ----------
+    tensor
+        The source's quantised tensor; empty where the source has floats.
+    rows
+        Rows of the matrix.
+    exact
+        Rows that hold the source's integers.
+    why
+        Why the other rows were rounded again; empty if there are none.
+    """
+
+    tensor: str
+    rows: int
+    exact: int
+    why: str = ""
+
+
+def linear_rows(
+    matrix: NDArray[np.float32],
+    given: GivenMatrix | None,
+    bias: NDArray[np.float32],
+    operand_scale: float,
+    divisor: NDArray[np.float64] | None,
+) -> tuple[WeightQuant, WeightUse]:
+    """Int8 rows of a linear layer.
+
+    Parameters
+    ----------
+    matrix
+        float32 [N, K].
+    given
+        The source's integers.
+    bias
+        float32 [N]; a row whose bias would leave int32 gets a coarser scale.
+    operand_scale
+        Scale of the activation that it multiplies.
+    divisor
+        float64 [K]: the activation's channel divisor, which moves into the weights.
+
+    Returns
+    -------
+    rows : WeightQuant
+    use : WeightUse
+    """
+    if divisor is not None:
+        moved = matrix * divisor.astype(np.float32)
+        scale = row_scales(moved)
+        use = WeightUse(
+            given.tensor if given is not None else "",
+            len(matrix),
+            0,
+            "the activation has a scale per channel, which moves into the weights",
+        )
+        return WeightQuant(nearest(moved, scale), scale), use
+    values, scale, exact, why = _rows(matrix, given)
+    smallest = np.abs(bias.astype(np.float64)) / _BIAS_LIMIT / operand_scale
+    coarse = scale < smallest
+    if coarse.any():
+        scale = np.where(coarse, smallest, scale)
+        values[coarse] = nearest(matrix[coarse], scale[coarse])
+        exact &= ~coarse
+        why = "; ".join(filter(None, (why, "the bias would leave int32")))
+    tensor = given.tensor if given is not None else ""
+    return WeightQuant(values, scale), WeightUse(tensor, len(matrix), int(exact.sum()), why)
+
+
+def embedding_rows(
+    table: NDArray[np.float32], given: GivenMatrix | None, rounded: GivenScale | None
+) -> tuple[WeightQuant, WeightUse]:
+    """Int8 rows of an embedding.
+
+    Parameters
+    ----------
+    table
+        float32 [V, C].
+    given
+        The source's integers.
+    rounded
+        The grid that the source rounds looked up rows to; of one scale.
+
+    Returns
+    -------
+    rows : WeightQuant
+    use : WeightUse
+    """
+    if rounded is not None and rounded.bits <= 8:
+        scale, zero = float(rounded.scale), int(rounded.zero_point)
+        steps = np.rint(table / np.float32(scale)).astype(np.int32)
+        steps = np.clip(steps, rounded.low - zero, rounded.high - zero)
+        same = (
+            given is not None and (steps == given.integers).all() and (given.scale == scale).all()
+        )
+        tensor = given.tensor if given is not None and same else rounded.tensor
+        whole = np.full(len(table), scale)
+        given = GivenMatrix(steps, whole, np.ones(len(table), np.bool_), tensor)
+        table = (steps * scale).astype(np.float32)
+    values, scales, exact, why = _rows(table, given)
+    tensor = given.tensor if given is not None else ""
+    return WeightQuant(values, scales), WeightUse(tensor, len(table), int(exact.sum()), why)
+
+
+def _rows(
+    matrix: NDArray[np.float32], given: GivenMatrix | None
+) -> tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.bool_], str]:
+    """Integers and scales per row, which rows are the source's, and why others are not."""
+    count = len(matrix)
+    if given is None:
+        scale = row_scales(matrix)
+        return nearest(matrix, scale), scale, np.zeros(count, np.bool_), "floats in the source"
+    values = np.zeros(matrix.shape, np.int8)
+    scale = np.ones(count)
+    usable = given.found & np.isfinite(given.scale) & (given.scale > 0)
+    fits = (given.integers.min(axis=1) >= -128) & (given.integers.max(axis=1) <= 127)
+    exact = usable & fits
+    values[exact] = given.integers[exact].astype(np.int8)
+    scale[exact] = given.scale[exact]
+    reasons = []
+    lost = usable & ~fits
+    if lost.any():
+        values[lost], scale[lost] = _squeezed(given.integers[lost], given.scale[lost])
+        reasons.append("integers beyond int8, counted from their zero point")
+    rest = ~usable
+    if rest.any():
+        scale[rest] = row_scales(matrix[rest])
+        values[rest] = nearest(matrix[rest], scale[rest])
+        reasons.append("no single scale for the row in the source")
+    return values, scale, exact, "; ".join(reasons)
+
+
+def _squeezed(
+    integers: NDArray[np.int32], scale: NDArray[np.float64]
+) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    """Rows beyond int8: saturated or coarser, whichever has the smaller squared error per row."""
+    integers = integers.astype(np.int64)
+    clipped = np.clip(integers, -128, 127)
+    factor = np.abs(integers).max(axis=1) / 127.0
+    coarse = np.rint(integers / factor[:, None])
+    clip_error = ((clipped - integers) ** 2).sum(axis=1)
+    coarse_error = ((coarse * factor[:, None] - integers) ** 2).sum(axis=1)
+    better = clip_error <= coarse_error
+    values = np.where(better[:, None], clipped, coarse).astype(np.int8)
+    return values, np.where(better, scale, scale * factor)
+
+
+@dataclass(frozen=True)
+class SourceScales:
+    """Where the scales and integers of a table come from.
+
+    Attributes
+    ----------
+    scales
+        What the source gave, and what was done with it.
+    weights
+        By canonical name of the linear or embedding op.
+    calibrated
+        Canonical names whose scales were estimated, by section of the table.
+    report
+        Of the calibration, if there was one.
+    widened
+        Whether roundings to 8 bits were left out where no matrix product reads them.
+    """
+
+    scales: GivenScales
+    weights: Mapping[str, WeightUse]
+    calibrated: Mapping[str, Sequence[str]]
+    report: TableReport | None
+    widened: bool = False
+
+    def to_json(self, given: GivenQuantization) -> JsonDict:
+        """Return the record of the artefact.
+
+        Parameters
+        ----------
+        given
+            What the source came with.
+
+        Returns
+        -------
+        dict
+            ``file``: the source's tensor by section and value; ``calibrated``: values by section;
+            ``notes``: scales that are not used as they are; ``weights``: per layer the rows, how
+            many of them are the source's integers, and why others are not; ``ignored``: roundings
+            of the source that belong to no value; ``centred_keys``; ``widened``.
+        """
+        sections: dict[str, dict[str, str]] = {"matmul": {}, "stream": {}, "grids": {}}
+        for key, tensor in self.scales.tensors.items():
+            section, _, value = key.partition(" ")
+            sections[section][value] = tensor
+        return {
+            "file": {
+                **sections,
+                "embeddings": {k: v.tensor for k, v in self.scales.tables.items()},
+            },
+            "widened": self.widened,
+            "calibrated": {section: list(names) for section, names in self.calibrated.items()},
+            "notes": [asdict(note) for note in self.scales.notes],
+            "weights": {name: asdict(use) for name, use in self.weights.items()},
+            "ignored": [asdict(edge) for edge in given.edges if edge.use != "value"],
+            "centred_keys": list(given.centred_keys),
+        }
+
+
+def complete(
+    model: CanonicalModel,
+    given: GivenQuantization,
+    preset: str,
+    options: CalibrationOptions,
+    batches: Sequence[Batch],
+    progress: Callable[[int, int], None] | None,
+) -> tuple[QuantizationTable, SourceScales]:
+    """Build the table of a model that came quantised.
+
+    Parameters
+    ----------
+    model
+        The model.
+    given
+        Its scales and integers.
+    preset
+        "accurate" or "paper".
+    options
+        How missing scales are estimated.
+    batches
+        Calibration data; none if there are no such data.
+    progress
+        Called with the steps done and the steps there are.
+
+    Returns
+    -------
+    table : QuantizationTable
+    source : SourceScales
+
+    Raises
+    ------
+    UsageError
+        If scales are missing and there is no calibration data; lists them.
+    """
+    needed = requirements(model.module, preset)
+    scales = fill_scales(given, needed, options.forms.widen)
+    estimated = QuantizationTable(preset)
+    report: TableReport | None = None
+    if scales.missing:
+        if not batches:
+            raise missing_scales(scales, given)
+        still_open = {
+            name: replace(
+                value,
+                matmul=value.matmul and name not in scales.matmul,
+                stream=value.stream and name not in scales.stream,
+            )
+            for name, value in needed.items()
+        }
+        # Integers that came with the model are of numbers that nothing is taken off.
+        options = options.but(value_offsets=False)
+        builder = TableBuilder(still_open, model.parameters, preset, options, given.matrices)
+        estimated, report = observe_and_build(model, batches, builder, progress)
+    matmul = {**estimated.matmul, **scales.matmul}
+    weights, embeddings, uses = _weights(model, given, scales, needed, matmul, estimated)
+    table = QuantizationTable(
+        preset, matmul, {**estimated.stream, **scales.stream}, weights, embeddings, scales.grids
+    )
+    calibrated = {
+        section: [item.value for item in scales.missing if item.section == section]
+        for section in ("matmul", "stream")
+    }
+    return table, SourceScales(scales, uses, calibrated, report, options.forms.widen)
+
+
+def _weights(
+    model: CanonicalModel,
+    given: GivenQuantization,
+    scales: GivenScales,
+    needed: Mapping[str, Requirement],
+    matmul: Mapping[str, ActivationQuant],
+    estimated: QuantizationTable,
+) -> tuple[dict[str, WeightQuant], dict[str, WeightQuant], dict[str, WeightUse]]:
+    operand = {layer: value.name for value in needed.values() for layer in value.layers}
+    weights: dict[str, WeightQuant] = {}
+    embeddings: dict[str, WeightQuant] = {}
+    uses: dict[str, WeightUse] = {}
+    for _, call in canonical_calls(model.module):
+        name = value_name(call)
+        if name not in needed:
+            continue
+        value = needed[name]
+        if value.section == "embeddings":
+            table = model.parameters[value.weight]
+            embeddings[name], uses[name] = embedding_rows(
+                table, given.matrices.get(name), scales.tables.get(name)
+            )
+        elif value.section == "weights":
+            if name in estimated.weights and name not in given.matrices:
+                weights[name] = estimated.weights[name]
+                rows = len(weights[name].values)
+                uses[name] = WeightUse("", rows, 0, "floats in the source, rounded in calibration")
+                continue
+            quant = matmul[operand[name]]
+            weights[name], uses[name] = linear_rows(
+                model.parameters[value.weight],
+                given.matrices.get(name),
+                model.parameters[operands_of(call)["bias"].name],
+                quant.scale,
+                quant.channel_divisor,
+            )
+    return weights, embeddings, uses
+
 
 _logger = logging.getLogger(__name__)
 
@@ -177,7 +515,6 @@ class Given(ScaleSource):
     given: GivenQuantization
 
     def choose(self, data: CalibrationData) -> Chosen:
-        from .complete import complete
 
         batches, options = data.batches(self.model), data.options
         table, source = complete(

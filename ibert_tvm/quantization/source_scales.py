@@ -28,7 +28,7 @@ def artefact_lines(source: JsonObject, verbose: bool) -> list[tuple[str, str]]:
     Parameters
     ----------
     source : mapping
-        As `ibert_tvm.quantization.complete.SourceScales.to_json` returns it.
+        As `ibert_tvm.quantization.scale_source.SourceScales.to_json` returns it.
     verbose
         List everything, not only the first few.
 

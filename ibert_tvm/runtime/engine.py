@@ -2,7 +2,7 @@
 
 An *engine* is a library's code, loaded once, with its weights. An *execution context* is what one
 call at a time needs besides: buffers for inputs, values and outputs. Any number of contexts share
-an engine. `ibert_tvm.runtime.engine_choice` chooses one of
+an engine. `ibert_tvm.runtime.loading` chooses one of
 
 * `ibert_tvm.runtime.tvm_engine.TvmEngine`: TVM's virtual machine, on this machine's processor;
 * `ibert_tvm.runtime.cuda_engine.CudaEngine`: one CUDA graph per call, on a GPU;
@@ -30,7 +30,7 @@ class ExecutionContext(Protocol):
     """Buffers of its own for every function of a library, used by one call at a time.
 
     Any thread may use a context, one after the other: whoever does has taken it from a
-    `ibert_tvm.runtime.contexts.ContextPool`, which gives it to nobody else meanwhile. What a
+    `ibert_tvm.runtime.library.ContextPool`, which gives it to nobody else meanwhile. What a
     context has taken (memory, streams, graphs) is given back when nothing refers to it any more.
     """
 

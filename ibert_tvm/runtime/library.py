@@ -11,8 +11,11 @@ import base64
 import binascii
 import functools
 import logging
+import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +23,239 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.errors import InputError, LibraryError
-from .batching import Call, plan_calls
-from .contexts import ContextPool
-from .engine import Engine
+from .engine import Engine, ExecutionContext
 from .inputs import check_inputs
 from .mapping import why_mapped
-from .metadata import LibraryMetadata, OutputRecord
+from .metadata import FunctionRecord, LibraryMetadata, OutputRecord
 
 if TYPE_CHECKING:
     from ..model.tokenization import TokenizedBatch, Tokenizer
+
+# The execution contexts of a library: as many as it has callers at a time, up to a limit.
+
+
+class ContextPool:
+    """Lends contexts to callers.
+
+    A caller gets the context that was used last, whose buffers are in the caches; one more is made
+    where all are lent. At the limit callers wait, and whoever came first goes on first: a caller
+    that comes back at once cannot overtake the others.
+
+    Parameters
+    ----------
+    engine
+        Makes contexts, the first one at once: what is wrong with the library shows here.
+    owner
+        What they belong to, for errors.
+
+    Raises
+    ------
+    IbertError
+        As `Engine.create_context` raises.
+    """
+
+    def __init__(self, engine: Engine, owner: str) -> None:
+        self._engine: Engine | None = engine
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._none_lent = threading.Condition(self._lock)
+        self._idle = [engine.create_context()]
+        self._waiting: deque[_Caller] = deque()
+        self._lent = 0
+
+    def __len__(self) -> int:
+        """How many contexts there are."""
+        return len(self._idle) + self._lent
+
+    @property
+    def engine(self) -> Engine:
+        """What makes the contexts.
+
+        Raises
+        ------
+        LibraryError
+            If `close` was called.
+        """
+        if self._engine is None:
+            raise self._refusal()
+        return self._engine
+
+    @contextmanager
+    def lent(self) -> Iterator[ExecutionContext]:
+        """A context for the duration of a block; see `take`."""
+        context = self.take()
+        try:
+            yield context
+        finally:
+            self.give_back(context)
+
+    def take(self) -> ExecutionContext:
+        """Lend a context, which `give_back` ends.
+
+        Returns
+        -------
+        ExecutionContext
+            Nobody else has it meanwhile.
+
+        Raises
+        ------
+        LibraryError
+            If `close` was called.
+        IbertError
+            As `Engine.create_context` raises; the next caller tries again.
+        """
+        context = self._enter()
+        if context is not None:
+            return context
+        try:
+            return self.engine.create_context()
+        except BaseException:
+            self.give_back(None)
+            raise
+
+    def give_back(self, context: ExecutionContext | None) -> None:
+        """Take a context back, or None if it could not be made; who waits longest is next."""
+        with self._lock:
+            if self._waiting:
+                caller = self._waiting.popleft()
+                caller.context, caller.served = context, True
+                caller.go_on()
+                return
+            self._lent -= 1
+            if context is not None and self._engine is not None:
+                self._idle.append(context)
+            if self._lent == 0:
+                self._none_lent.notify_all()
+
+    def close(self) -> None:
+        """Refuse callers from now on, wait for those that run, and let go of all that there is.
+
+        Callers that wait for a context are refused, too. A second call does nothing.
+        """
+        with self._lock:
+            self._engine = None
+            while self._waiting:
+                self._waiting.popleft().go_on()
+            self._none_lent.wait_for(lambda: self._lent == 0)
+            self._idle.clear()
+
+    def _enter(self) -> ExecutionContext | None:
+        """Wait until a context may be had; give one that there is, or None to make one."""
+        with self._lock:
+            if self._lent < self.engine.max_contexts:
+                self._lent += 1
+                return self._idle.pop() if self._idle else None
+            caller = _Caller()
+            self._waiting.append(caller)
+        try:
+            caller.wait()
+        except BaseException:  # an interrupt from the keyboard
+            with self._lock:
+                if caller in self._waiting:
+                    self._waiting.remove(caller)
+            if caller.served:
+                self.give_back(caller.context)
+            raise
+        if not caller.served:
+            raise self._refusal()
+        return caller.context
+
+    def _refusal(self) -> LibraryError:
+        return LibraryError(
+            f"{self._owner} is closed",
+            why="`close` was called, or the block that it was loaded for has ended",
+            todo="load it again",
+        )
+
+
+class _Caller:
+    """A caller that waits.
+
+    Attributes
+    ----------
+    served
+        Whether it may go on; one that goes on and may not is refused.
+    context
+        What it is given; None to make one.
+    """
+
+    def __init__(self) -> None:
+        self.served = False
+        self.context: ExecutionContext | None = None
+        self._turn = threading.Lock()
+        self._turn.acquire()
+
+    def wait(self) -> None:
+        """Wait for `go_on`."""
+        self._turn.acquire()
+
+    def go_on(self) -> None:
+        """End its wait."""
+        self._turn.release()
+
+
+# Which compiled shapes to call for a batch of any size.
+#
+# Compiled functions have fixed shapes. A batch is cut into calls so that as few padded tokens as
+# possible are computed; of two ways that cost the same, the one with fewer calls is taken.
+# Functions that pack tokens compute no padding, so for them it is the calls that count: every one
+# reads all weights.
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: `rows` rows of the batch from `start`, padded to the function's shape."""
+
+    function: FunctionRecord
+    start: int
+    rows: int
+
+
+def plan_calls(functions: Sequence[FunctionRecord], batch: int, length: int) -> list[Call]:
+    """Cut a batch into calls.
+
+    Parameters
+    ----------
+    functions
+        The compiled shapes; at least one has `seq_len >= length`.
+    batch
+        Number of rows, at least 1.
+    length
+        Tokens per row.
+
+    Returns
+    -------
+    list of Call
+        Calls that cover rows 0 to `batch - 1` in order, full calls first.
+    """
+    fitting = [f for f in functions if f.seq_len >= length]
+    # For n rows: cheapest[n] = (computed tokens, calls, tokens there is room for), and
+    # first[n - 1] = function of the first call.
+    cheapest = [(0, 0, 0)]
+    first: list[FunctionRecord] = []
+    for rows in range(1, batch + 1):
+        options = []
+        for index, function in enumerate(fitting):
+            tokens, calls, room = cheapest[max(0, rows - function.batch)]
+            size = function.batch * function.seq_len
+            computed = min(rows, function.batch) * length if function.packed else size
+            options.append((tokens + computed, calls + 1, room + size, index))
+        tokens, calls, room, index = min(options)
+        cheapest.append((tokens, calls, room))
+        first.append(fitting[index])
+    chosen = []
+    rows = batch
+    while rows > 0:
+        chosen.append(first[rows - 1])
+        rows -= first[rows - 1].batch
+    calls_in_order = []
+    start = 0
+    for function in sorted(chosen, key=lambda f: -f.batch):
+        taken = min(function.batch, batch - start)
+        calls_in_order.append(Call(function, start, taken))
+        start += taken
+    return calls_in_order
+
 
 _logger = logging.getLogger(__name__)
 

@@ -17,18 +17,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .module import IntegerModel
-    from .preparation import prepare
+    from .module import IntegerModel, prepare
 
 __all__ = ["IntegerModel", "prepare"]
 
-_HOME = {"IntegerModel": "ibert_tvm.train.module", "prepare": "ibert_tvm.train.preparation"}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.module"), name)
     return value
 
 

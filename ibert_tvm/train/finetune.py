@@ -34,9 +34,8 @@ from ..tasks import Side
 from .examples import Examples
 from .loop import Loop, Schedule, Tracked
 from .losses import embedding_loss, logits_loss
-from .module import TRAINED
+from .module import TRAINED, prepare
 from .objectives import Objective, class_names, head_settings
-from .preparation import prepare
 from .settings import FinetuneSettings
 
 _logger = logging.getLogger(__name__)

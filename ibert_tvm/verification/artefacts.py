@@ -2,24 +2,339 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..common.errors import ArtefactError, IbertError, LibraryError, TargetError, UsageError
+from ..common.errors import (
+    ArtefactError,
+    DeviceError,
+    IbertError,
+    LibraryError,
+    TargetError,
+    UsageError,
+)
 from ..common.files import files_sha256
 from ..common.integrity import MANIFEST, check_manifest
+from ..common.strict_json import JsonDict
+from ..common.types import Array
 from ..model.artefact import QuantizedModel
+from ..model.model_info import ModelInfo
 from .certificate import MOST_FINDINGS, Certificate, Check
-from .checks import Advance, check_intervals, check_same_bits, check_tokenizer, one_line
-from .compiled import Compiled, CompiledLibrary, CompiledPackage
-from .inputs import check_amount, random_batches
+from .checks import (
+    Advance,
+    Inputs,
+    Run,
+    check_amount,
+    check_intervals,
+    check_same_bits,
+    check_tokenizer,
+    one_line,
+    random_batches,
+)
 
 if TYPE_CHECKING:
     from ..targets.rpc import Address
+
+# Compiled artefacts as they are checked: a library, or a package for a microcontroller.
+
+
+class Compiled(ABC):
+    """An artefact whose own digests hold.
+
+    Attributes
+    ----------
+    path
+        The file or folder.
+    facts : dict
+        Of the check of its digests.
+    info
+        What it says of that model.
+    shapes
+        Rows and tokens that it was compiled for.
+    """
+
+    path: Path
+    facts: JsonDict
+    info: ModelInfo
+    shapes: list[tuple[int, int]]
+
+    def tokenizer(self) -> dict[str, bytes] | None:
+        """Files of its tokenizer; None where it never has one."""
+        return None
+
+    @abstractmethod
+    def code(self) -> list[Check]:
+        """Check that its machine code computes without floating point."""
+
+    @abstractmethod
+    def made_again(self, model: QuantizedModel, scratch: Path) -> Path:
+        """Compile a model with this artefact's options into a folder."""
+
+    @abstractmethod
+    def document(self, path: Path) -> JsonDict:
+        """What an artefact of this kind says of itself, a JSON document."""
+
+    def wrong_weights(self, other: Path) -> list[str]:
+        """Say which weights differ from those of another artefact with the same document."""
+        return []
+
+    def wrong_parts(self, other: Path) -> list[str]:
+        """Say which parts of a file differ from those of another one."""
+        return []
+
+    @abstractmethod
+    def running(self, model: QuantizedModel) -> AbstractContextManager[tuple[str, Run]]:
+        """Where it runs, and a function that runs it; TargetError where it cannot run here."""
+
+
+class CompiledLibrary(Compiled):
+    """A library; LibraryError if it is damaged.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file.
+    emulate
+        Run it under the emulator of its target.
+    address : ibert_tvm.targets.rpc.Address, optional
+        Run it on that board.
+    database
+        The measurements that it was compiled with.
+    """
+
+    def __init__(
+        self, path: Path, emulate: bool, address: Address | None, database: Path | None
+    ) -> None:
+        from ..runtime.library_file import read_metadata
+
+        self.path, self._emulate, self._address = path, emulate, address
+        self._database = database
+        self._metadata = read_metadata(path)
+        self.facts = {"bytes": self._metadata.file_bytes}
+        self.info = self._metadata.info
+        self.shapes = [(f.batch, f.seq_len) for f in self._metadata.functions]
+
+    def tokenizer(self) -> dict[str, bytes] | None:
+        from ..runtime.library import tokenizer_files
+
+        return tokenizer_files(self._metadata)
+
+    def code(self) -> list[Check]:
+        from ..runtime.emulated_engine import target_of
+        from ..targets.library_audit import audit_library
+
+        metadata = self._metadata
+        target = target_of(metadata)
+        layers = {kernel.name: kernel.layer for f in metadata.functions for kernel in f.kernels}
+        audit = audit_library(metadata.path, target, layers)
+        facts = {
+            "instructions": audit.instructions,
+            "target": dict(metadata.target),
+            "outside": [f"{name}, which it is linked with" for name in audit.needed],
+        }
+        checks = [Check("no floating point", facts, audit.findings[:MOST_FINDINGS])]
+        if metadata.device == "cuda":
+            from ..targets.cuda.library import audit_device_code
+
+            device = audit_device_code(metadata.path, metadata.device_code, target.name)
+            facts = {
+                "instructions": sum(device.instructions.values()),
+                "architectures": device.instructions,
+                "kernels": device.kernels,
+                "outside": list(device.outside),
+            }
+            findings = device.findings[:MOST_FINDINGS]
+            checks.append(Check("no floating point on the GPU", facts, findings))
+        return checks
+
+    def made_again(self, model: QuantizedModel, scratch: Path) -> Path:
+        from ..compiler import compile as compile_model
+        from ..runtime.emulated_engine import target_of
+
+        metadata = self._metadata
+        made = compile_model(
+            model,
+            target_of(metadata).name,
+            self.shapes,
+            runtime=metadata.runtime,
+            emit=str(self.document(self.path).get("form", "objects")),
+            database=self._database,
+            prefix=metadata.prefix if metadata.runtime == "none" else None,
+        )
+        # A library of the machine that compiled it calls its target "host".
+        target = {**made.metadata["target"], "name": metadata.target["name"]}
+        return replace(made, metadata={**made.metadata, "target": target}).export(
+            scratch / "again.so"
+        )
+
+    def document(self, path: Path) -> JsonDict:
+        from ..runtime.library_file import METADATA_SECTION
+
+        content: JsonDict = json.loads(_sections(path).get(METADATA_SECTION, "{}"))
+        return content
+
+    def wrong_weights(self, other: Path) -> list[str]:
+        from ..runtime.library_file import WEIGHTS_SECTION
+
+        ours, theirs = (_sections(path).get(WEIGHTS_SECTION, b"") for path in (self.path, other))
+        if ours == theirs:
+            return []
+        wrong = [
+            f"the weights {row.name}"
+            for row in self._metadata.parameters
+            for part in [slice(row.offset, row.offset + row.num_bytes)]
+            if ours[part] != theirs[part]
+        ]
+        return [f"{name} are not the model's" for name in wrong or ["bytes between the weights"]]
+
+    def wrong_parts(self, other: Path) -> list[str]:
+        ours, theirs = _sections(self.path), _sections(other)
+        if not ours:
+            return ["headers of its sections are damaged"]
+        wrong = [name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)]
+        return [f"section {name} differs" for name in wrong] or ["headers or padding differ"]
+
+    @contextmanager
+    def running(self, model: QuantizedModel) -> Iterator[tuple[str, Run]]:
+        from ..runtime import load_library
+        from ..runtime.remote import load_remote
+
+        if self._address is None:
+            library = load_library(self._metadata.path, emulate=self._emulate)
+            yield ("emulator" if self._emulate else library.device), _integers_of(library)
+            return
+        with load_remote(self._metadata.path, self._address) as library:
+            yield str(self._address), _integers_of(library)
+
+
+def _sections(path: Path) -> dict[str, bytes]:
+    """Bytes of a library's sections in the file, by their names; empty if its headers are odd."""
+    from ..targets.elf import opened
+
+    content = path.read_bytes()
+    try:
+        with opened(content) as elf:
+            places = {
+                section.name: slice(section["sh_offset"], section["sh_offset"] + section["sh_size"])
+                for section in elf.iter_sections()
+                if section["sh_type"] != "SHT_NOBITS"
+            }
+    except Exception:  # pyelftools raises many classes for what headers can hold
+        return {}
+    if sum(place.stop - place.start for place in places.values()) > 2 * len(content):
+        return {}  # sections of a linker do not overlap
+    return {name: content[place] for name, place in places.items()}
+
+
+def _integers_of(library: Any) -> Run:
+    def run(given: Inputs) -> dict[str, Array]:
+        outputs = library.run(**given, dequantize=False)
+        return {name: output.values for name, output in outputs.items()}
+
+    return run
+
+
+class CompiledPackage(Compiled):
+    """A package for a microcontroller; LibraryError if it is damaged.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The folder.
+    emulate
+        Link firmware and run it under the emulator of its target.
+    scratch : pathlib.Path
+        An empty folder for objects and firmware.
+    """
+
+    def __init__(self, path: Path, emulate: bool, scratch: Path) -> None:
+        from ..runtime.package_engine import package_metadata
+        from ..targets import get_target
+        from ..targets.bare_metal import read_package
+
+        self.path, self._emulate, self._scratch = path, emulate, scratch
+        document = read_package(path)
+        self._document = document
+        self._description = get_target(str(document["target"]["name"]))
+        self._objects: tuple[Path, ...] = ()
+        self.facts = {"manifest": MANIFEST}
+        self.info = package_metadata(path, document).info
+        self.shapes = [(int(f["batch"]), int(f["seq_len"])) for f in document["functions"]]
+
+    def code(self) -> list[Check]:
+        from ..targets import packages
+
+        work = self._scratch / "objects"
+        work.mkdir()
+        audit = packages.audit(self.path, self._document, self._description, work)
+        self._objects = audit.objects
+        facts: JsonDict = {
+            "instructions": audit.instructions,
+            "objects": len(audit.objects),
+            "form": self._document["emit"],
+            "target": self._document["target"],
+            "outside": list(audit.outside),
+        }
+        return [Check("no floating point", facts, audit.findings[:MOST_FINDINGS])]
+
+    def made_again(self, model: QuantizedModel, scratch: Path) -> Path:
+        from ..compiler import compile as compile_model
+        from ..targets.bare_metal.options import PackageOptions
+
+        document, options = self._document, PackageOptions(str(self._document["emit"]))
+        made = compile_model(
+            model,
+            self._description.name,
+            self.shapes,
+            emit=str(document.get("form", "objects")),
+            prefix=str(document["prefix"]),
+            tokenizer="text" in document,
+        )
+        return made.export(scratch / "again", options)
+
+    def document(self, path: Path) -> JsonDict:
+        from ..targets.bare_metal import read_package
+
+        return read_package(path)
+
+    @contextmanager
+    def running(self, model: QuantizedModel) -> Iterator[tuple[str, Run]]:
+        from ..runtime.pixels import image_record, quantize_images
+        from ..targets.packages import PackageRunner
+
+        if not self._emulate:
+            raise TargetError(
+                "the target is another machine; --emulate runs it under the target's emulator"
+            )
+        document, size = self._document, model.info.image_size
+        folder = self._scratch / "firmware"
+        folder.mkdir()
+        runner = PackageRunner(self.path, document, folder, self._description, self._objects)
+
+        def run(given: Inputs) -> dict[str, Array]:
+            rows, tokens = next(iter(given.values())).shape[:2]
+            index = next(
+                number
+                for number, shape in enumerate(self.shapes)
+                if shape == (rows, tokens) or (size is not None and shape[0] == rows)
+            )
+            record = None if size is None else image_record(document["inputs"])
+            if size is not None and record is not None:
+                given = {record.name: quantize_images(record, given[record.name], size)}
+            try:
+                return runner.run(index, given)
+            except TargetError as error:  # of this firmware: a finding, not an end of the checks
+                raise DeviceError(error.what, error.where, error.why, error.todo) from error
+
+        yield "emulator", run
+
 
 # Whether an artefact is what its model gives: it is made again, and every byte compared.
 #

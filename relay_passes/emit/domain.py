@@ -17,8 +17,7 @@ from ..integer.domain import Entry, EntryAt, Shape, Windowed
 from ..integer.intervals import accumulator_bounds, check_sum, sum_bounds
 from ..spec import short_layer_norm
 from ..spec.values import INT32, Condition, Ranged, Value, ranged
-from .attention import KernelHeads
-from .blocks import KernelBlocks
+from .attention import KernelBlocks, KernelHeads
 from .stage import Expr, Stage, expression
 
 _GROUP = 8

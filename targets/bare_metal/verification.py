@@ -19,9 +19,8 @@ from pathlib import Path
 from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
-from ..disassembly import disassemble, parse
 from ..elf import is_function, is_undefined, opened, symbols
-from ..library_audit import audit_library
+from ..library_audit import audit_library, disassemble, parse
 from ..linking import Tools
 from ..machines import BareMetal
 from .stack import StackUse, frame_bytes, stack_use

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.targets import TargetDescription, TargetError
-from ibert_tvm.targets.elf_check import check_elf, elf_facts
-from ibert_tvm.targets.library_check import LibraryCheck, check_library
+from ibert_tvm.targets.library_check import LibraryCheck, check_elf, check_library, elf_facts
 from ibert_tvm.targets.machines import Emulator
 from ibert_tvm.targets.toolchain import find_linker
 from tests.arm.tools import BOARDS, board

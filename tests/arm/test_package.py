@@ -17,8 +17,7 @@ import pytest
 from ibert_tvm.common.integrity import write_manifest
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.bare_metal.verification import verify_package
-from ibert_tvm.targets.disassembly import disassemble, parse
-from ibert_tvm.targets.library_audit import computes_floats
+from ibert_tvm.targets.library_audit import computes_floats, disassemble, parse
 from ibert_tvm.targets.processors import PROCESSORS
 from ibert_tvm.targets.toolchain import find_linker
 from tests.commands import Ibert

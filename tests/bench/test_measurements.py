@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from ibert_tvm.bench.ceiling import measure_ceiling
-from ibert_tvm.bench.inputs import full_batch, text_batches
-from ibert_tvm.bench.latency import Latency, measure_latency
-from ibert_tvm.bench.layers import OUTSIDE, Part, Profile, measure_layers
+from ibert_tvm.bench.latency import Latency, full_batch, measure_latency, text_batches
+from ibert_tvm.bench.measure import OUTSIDE, Part, Profile, measure_layers
 from ibert_tvm.model.tokenization import TokenizedBatch
 from ibert_tvm.runtime import Library, load_library
 from ibert_tvm.runtime.metadata import KernelRecord

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from ibert_tvm.c_tokenizer.errors import TokenizerFormError
-from ibert_tvm.c_tokenizer.graphemes import keys_of, precompiled
+from ibert_tvm.c_tokenizer.normalizer import keys_of, precompiled
 from tests.snapshots import Messages
 
 from .forms import TEXTS, charsmap, compare, host_of, lines, tokenizer_of, unigram

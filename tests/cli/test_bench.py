@@ -216,7 +216,7 @@ def test_turns_alternate_and_both_get_their_rounds(
     """Against a model of sentence-transformers that is none: who is called when, how often."""
     from types import SimpleNamespace
 
-    from ibert_tvm.bench import sentences
+    from ibert_tvm.bench import measure
     from ibert_tvm.runtime import load_library
 
     pytest.importorskip("torch", reason="what it is compared with needs torch")
@@ -228,10 +228,10 @@ def test_turns_alternate_and_both_get_their_rounds(
         return SimpleNamespace(encode=lambda *_, **__: calls.append(name), max_seq_length=length)
 
     theirs = encoder("s")
-    monkeypatch.setattr(sentences, "Encoder", lambda _library: encoder("i"))
+    monkeypatch.setattr(measure, "Encoder", lambda _library: encoder("i"))
     monkeypatch.setattr(module, "SentenceTransformer", lambda *_, **__: theirs)
     loaded = load_library(library, num_threads=1)
-    rates = sentences.measure_sentences(loaded, ["a", "b"], 0, Path("folder"))
+    rates = measure.measure_sentences(loaded, ["a", "b"], 0, Path("folder"))
     assert "".join(calls) == "is" + "is" + "si" + "is"
     assert theirs.max_seq_length == 128  # both cut long texts off there
     assert [(r.name, r.threads, r.texts, len(r.seconds)) for r in rates] == [
@@ -239,5 +239,5 @@ def test_turns_alternate_and_both_get_their_rounds(
         ("sentence-transformers", 1, 2, 3),
     ]
     calls.clear()
-    (alone,) = sentences.measure_sentences(loaded, ["a"], 0)
+    (alone,) = measure.measure_sentences(loaded, ["a"], 0)
     assert calls == ["i"] * 4 and alone.per_second > 0

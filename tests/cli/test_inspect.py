@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ibert_tvm.cli.inspect_model import after_rows
-from ibert_tvm.model.model_info import ModelInfo
-from ibert_tvm.model.post_processing import PostProcessing
+from ibert_tvm.model.model_info import ModelInfo, PostProcessing
 from tests.frontend.test_model_info import INFO
 
 CLASSES = replace(INFO, prompts={}, default_prompt_name=None)

@@ -25,8 +25,7 @@ from ibert_tvm.evaluation.agreements import (
 )
 from ibert_tvm.evaluation.metrics import text_errors
 from ibert_tvm.model.heads import KINDS
-from ibert_tvm.model.model_info import ModelInfo, OutputInfo
-from ibert_tvm.model.post_processing import PostProcessing
+from ibert_tvm.model.model_info import ModelInfo, OutputInfo, PostProcessing
 from ibert_tvm.model.tokenization import Window
 from tests.artefact.conftest import make_quantized
 from tests.runtime.conftest import TinyModel

@@ -14,7 +14,7 @@ import transformers
 from ibert_tvm import load
 from ibert_tvm.frontend.errors import ModelSourceError, UnsupportedModelError
 from ibert_tvm.frontend.post_processing import check_scores, read_post_processing
-from ibert_tvm.model.post_processing import PostProcessing
+from ibert_tvm.model.model_info import PostProcessing
 from ibert_tvm.model.scores import ranked_documents
 from tests.extras import needs
 from tests.frontend.sentence_folders import TRANSFORMER, pooling, save

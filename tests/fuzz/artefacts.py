@@ -265,7 +265,7 @@ def _repair_compiled(files: Files, rng: random.Random) -> Files:
 
 def _audit(folder: Path) -> object:
     """What `ibert verify` looks at in an artefact, before it compiles its model again."""
-    from ibert_tvm.verification.compiled import Compiled, CompiledLibrary, CompiledPackage
+    from ibert_tvm.verification.artefacts import Compiled, CompiledLibrary, CompiledPackage
 
     with TemporaryDirectory() as scratch:
         compiled: Compiled

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm.common.errors import DocumentError
-from ibert_tvm.model.model_info import ModelInfo
-from ibert_tvm.model.post_processing import PostProcessing
+from ibert_tvm.model.model_info import ModelInfo, PostProcessing
 from ibert_tvm.model.scores import LATE, SIMILARITIES, ranked_classes, ranked_documents
 from tests.extras import needs
 from tests.frontend.test_model_info import INFO

@@ -7,7 +7,7 @@ import pytest
 
 from ibert_tvm.frontend.given import GivenMatrix, GivenQuantization, GivenReader, GivenScale
 from ibert_tvm.quantization.given import fill_scales
-from ibert_tvm.quantization.given_weights import embedding_rows, linear_rows
+from ibert_tvm.quantization.scale_source import embedding_rows, linear_rows
 from ibert_tvm.relay_passes.canonical import OPERATORS
 from ibert_tvm.relay_passes.lower.required_scales import Reader, Requirement
 from ibert_tvm.relay_passes.lower.rule import rules_of

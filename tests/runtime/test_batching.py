@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ibert_tvm.runtime.batching import plan_calls
+from ibert_tvm.runtime.library import plan_calls
 from ibert_tvm.runtime.metadata import FunctionRecord
 
 

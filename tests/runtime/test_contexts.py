@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from ibert_tvm.common.errors import LibraryError
-from ibert_tvm.runtime.contexts import ContextPool
+from ibert_tvm.runtime.library import ContextPool
 from tests.processes import PATIENCE, wait_until
 
 _CLOSED = (

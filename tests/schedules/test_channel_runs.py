@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm import s_tir, te, tirx
 
-from ibert_tvm.schedules.channel_runs import ChannelRuns, channel_runs
+from ibert_tvm.schedules.rows import ChannelRuns, channel_runs
 from ibert_tvm.targets import get_target
 from tests.arm.row_kernels import KERNELS, rotated
 from tests.arm.row_program import RowProgram

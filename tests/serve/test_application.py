@@ -18,7 +18,7 @@ import pytest
 
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import UsageError
-from ibert_tvm.model.post_processing import PostProcessing
+from ibert_tvm.model.model_info import PostProcessing
 from ibert_tvm.model.scores import normalized
 from tests.encoder.small_encoders import tiny
 from tests.encoder.test_encode import texts_of

@@ -10,8 +10,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from ibert_tvm.train.module import IntegerModel
-from ibert_tvm.train.preparation import prepare
+from ibert_tvm.train.module import IntegerModel, prepare
 
 VOCABULARY, LENGTH = 120, 12
 _SIZES = {

@@ -12,8 +12,7 @@ import ibert_tvm as ibert
 from ibert_tvm.common.errors import LibraryError, TargetError
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.verification import artefacts, verify
-from ibert_tvm.verification.artefacts import check_derived
-from ibert_tvm.verification.compiled import CompiledLibrary
+from ibert_tvm.verification.artefacts import CompiledLibrary, check_derived
 from tests.artefact.conftest import make_quantized
 
 from .mutants import CHANGES, Mutants, rewritten

@@ -9,7 +9,7 @@ import pytest
 
 from ibert_tvm.common.errors import VerificationError
 from ibert_tvm.verification import artefacts, verify
-from ibert_tvm.verification.inputs import check_amount
+from ibert_tvm.verification.checks import check_amount
 from tests.artefact.conftest import make_quantized
 from tests.snapshots import Messages
 

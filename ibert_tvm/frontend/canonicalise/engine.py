@@ -32,10 +32,9 @@ from .operands import Table, fold, folds, static_shape, table_of
 from .padding import leave_out_masks
 from .rules_attention import ATTENTION_RULES
 from .rules_convolution import CONVOLUTION_RULES
-from .rules_layout import LAYOUT_RULES
+from .rules_layout import LAYOUT_RULES, TOKEN_RULES
 from .rules_math import MATH_RULES
 from .rules_pooling import POOLING_RULES
-from .rules_tokens import TOKEN_RULES
 from .values import Emitted, FromInputs, Given, Hidden, Refusal, Several, Value, Weight, together
 from .views import channel_axis, describe, is_tokens, merged
 

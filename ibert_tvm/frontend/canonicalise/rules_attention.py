@@ -16,15 +16,65 @@ from .builder import Builder, layer_of
 from .computed import Joined, Linear
 from .dispatch import Rule, at_kind, by_kind
 from .distance_vectors import by_distance, head_products
-from .heads import heads_of
 from .mismatch import Mismatch
 from .operands import optional_axes, static_shape
+from .rules_layout import joined_product
 from .rules_pooling import UNMASKED, ToPool, filled_by_choice, largest
-from .rules_tokens import joined_product
 from .score_terms import ADDED, KEPT, MASKED, SUBTRACTED, ScoreLayout, as_score_term
 from .scores import KEPT_ROWS, KeptTest, Probabilities, Scores, ScoreTerm
 from .values import Emitted, FromInputs, Given, Hidden, LaidOut, Tokens, Value, Weight
 from .views import Atom, Axis, View
+
+# Heads of queries, keys and values: which axes of a hidden tensor enumerate them.
+
+
+def heads_of(
+    c: Builder, hidden: Hidden, batch: Sequence[Axis], channels: Axis, what: str
+) -> tuple[int, int]:
+    """Return the number of heads, and how often each is repeated.
+
+    Parameters
+    ----------
+    c
+        The function under construction.
+    hidden
+        Queries, keys or values.
+    batch
+        Axes of it that enumerate batch, head and repetition, in this order.
+    channels
+        That of the channels of a head.
+    what
+        What it is, for messages.
+
+    Returns
+    -------
+    count, repeated : int
+        Heads, and how often each is.
+
+    Raises
+    ------
+    Mismatch
+        If the axes enumerate anything else.
+    """
+    outer = views.flatten(batch)
+    heads = outer[len(c.rows) :]
+    own = tuple(atom for atom in heads if atom.kind == "channel")
+    repeats = tuple(atom for atom in heads if atom.kind == "repeat")
+    if outer[: len(c.rows)] != c.rows or len(own) + len(repeats) < len(heads):
+        raise Mismatch(
+            f"{what} are laid out as {views.describe(hidden.view)}, not batch, heads, "
+            "sequence and channels of one head"
+        )
+    if heads != (*own, *repeats):
+        raise Mismatch(
+            f"{what} are repeated as {views.describe(hidden.view)}; heads that share keys have to "
+            "be neighbours"
+        )
+    if views.merged((*own, *channels)) != views.channel_axis(hidden.source.channels):
+        raise Mismatch(f"the heads of {what} are not contiguous channels of {hidden.source.name}")
+    (count, repeated) = (views.shape_of((atoms,))[0] for atoms in (own, repeats))
+    return count, repeated
+
 
 # Attention of one query that is a weight: what it sees of a sequence is a pooling of it.
 #

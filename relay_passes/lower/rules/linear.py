@@ -14,9 +14,8 @@ from ...errors import LoweringError, RangeError
 from ...integer.intervals import check_accumulator, largest_partial_sum
 from ...quantization_table import ActivationQuant, WeightQuant
 from ..forms import Form
-from ..row_scales import product_shift, restored_sums
 from ..rule import MATMUL, Need, Node, lowers
-from ..value import IntegerValue
+from ..value import IntegerValue, product_shift, restored_sums
 
 LINEAR = Need(operands=(MATMUL,))
 """The 8-bit form is read; the accumulator needs no entry of its own."""

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.onnx import folding, translator
+from ibert_tvm.frontend.onnx import translator
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from tests.frontend.imports import calls_of
 from tests.snapshots import Messages
@@ -221,7 +221,7 @@ GROWING: dict[str, Callable[[Graph], str]] = {
 def test_results_without_bound_are_not_computed(
     name: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folding, "LARGEST_RESULT", 2**20)  # so that the test itself is quick
+    monkeypatch.setattr(translator, "LARGEST_RESULT", 2**20)  # so that the test itself is quick
     monkeypatch.setattr(translator, "LARGEST_RESULT", 2**20)
     g = Graph()
     sizes = g.op("ReduceSum", GROWING[name](g), keepdims=0)

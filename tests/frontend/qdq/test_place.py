@@ -8,10 +8,8 @@ import pytest
 from onnx import helper
 
 from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.frontend.qdq.grid import Grid
-from ibert_tvm.frontend.qdq.matrices import MatrixIndex
-from ibert_tvm.frontend.qdq.place import Placement, Placer
-from ibert_tvm.frontend.qdq.strip import Edge, GivenTensor, StrippedModel
+from ibert_tvm.frontend.qdq.importing import MatrixIndex, Placement, Placer
+from ibert_tvm.frontend.qdq.strip import Edge, GivenTensor, Grid, StrippedModel
 from ibert_tvm.frontend.report import ShownTensor
 
 

@@ -7,9 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from ibert_tvm.frontend.qdq.grid import Grid
 from ibert_tvm.frontend.qdq.qoperator import is_quantised, to_qdq
-from ibert_tvm.frontend.qdq.strip import StrippedModel, strip
+from ibert_tvm.frontend.qdq.strip import Grid, StrippedModel, strip
 from tests.examples import examples
 from tests.frontend.qdq.encoder import batches, encoder, quantize, run
 from tests.frontend.qdq.variants import VARIANTS

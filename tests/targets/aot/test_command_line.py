@@ -13,8 +13,8 @@ import pytest
 
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.runtime.device import Device
-from ibert_tvm.runtime.engine_choice import load_engine
 from ibert_tvm.runtime.library_file import read_metadata
+from ibert_tvm.runtime.loading import load_engine
 from tests.commands import Ibert
 from tests.targets.aot.bare_bert import expected, inputs_of
 

@@ -17,9 +17,8 @@ from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.targets.aot.c_source import kernels_source
 from ibert_tvm.targets.aot.library import api_functions, exported_symbols
 from ibert_tvm.targets.aot.objects import LAUNCH, check_undefined
-from ibert_tvm.targets.disassembly import disassemble, parse
 from ibert_tvm.targets.elf import ELF
-from ibert_tvm.targets.library_audit import audit_library
+from ibert_tvm.targets.library_audit import audit_library, disassemble, parse
 from ibert_tvm.targets.linking import THREAD_FUNCTIONS
 from ibert_tvm.targets.toolchain import find_linker
 from tests.processes import run_captured

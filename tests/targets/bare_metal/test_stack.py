@@ -7,7 +7,7 @@ import pytest
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.bare_metal import verification
 from ibert_tvm.targets.bare_metal.stack import StackUse, frame_bytes, stack_use
-from ibert_tvm.targets.disassembly import parse
+from ibert_tvm.targets.library_audit import parse
 from ibert_tvm.targets.machines import Function, StackError, StackRules
 from tests.snapshots import Messages
 

@@ -25,8 +25,8 @@ from ibert_tvm.targets import (
 from ibert_tvm.targets.aot.objects import check_undefined
 from ibert_tvm.targets.catalogue import CATALOGUE
 from ibert_tvm.targets.elf import ELF
-from ibert_tvm.targets.elf_check import check_elf
 from ibert_tvm.targets.library_audit import read_listing
+from ibert_tvm.targets.library_check import check_elf
 from ibert_tvm.targets.machines import FlowRules, Linux, Machine
 from ibert_tvm.targets.processors.cortex_m import NO_DOT_SCALAR
 from ibert_tvm.targets.rpc import BoardDescription
