@@ -3,7 +3,7 @@
     library = load_library("model.so")
     outputs = library.run(input_ids=ids, attention_mask=mask)     # {name: float array}
 
-`library` is the interface, `engine` the protocol of engines, `engine_choice` selects one.
+`library` is the interface, `engine` the protocol of engines, `loading` selects one.
 """
 
 from .library import IntegerOutput, Library
