@@ -26,6 +26,8 @@ from .tables import Table
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel
     from ..model.artefact import QuantizedModel
+    from ..quantization.batches import Batch
+    from ..quantization.narrow_weights import Mix
     from ..quantization.scale_source import ScaleSource
     from ..quantization.search import Found, Measure
 
@@ -72,19 +74,31 @@ class SizeOptions:
     word_table_bits
         Bits of the table of words: 8, or 4 with a scale for every 32 entries, which takes a fourth
         off MiniLM. [default: 8]
+    weights
+        Bits of the matrices of linear layers: 8, or 4 with a scale for every 32 entries of a row;
+        or mixed, as few of 4 bits as --max-bytes asks for, or as many as --max-drop allows, those
+        that cost least first. Rounded on the calibration texts. [default: 8]
     max_bytes
-        Most bytes of all integers: the table of words gets 4 bits where 8 do not fit. Nothing is
-        written (exit code 5) if that does not fit either.
+        Most bytes of all integers: the table of words gets 4 bits where 8 do not fit, and then
+        matrices, with --weights mixed. Nothing is written (exit code 5) if that does not fit
+        either.
     """
 
     panel = "Size"
 
     vocabulary: Annotated[str | None, Option(metavar="TEXTS|N")] = None
     word_table_bits: Annotated[str | None, Choice(("8", "4"))] = None
+    weights: Annotated[str | None, Choice(("8", "4", "mixed"))] = None
     max_bytes: MaybeOne = None
 
-    def check(self) -> int | list[str] | None:
+    def check(self, max_drop: float | None) -> int | list[str] | None:
         """Read --vocabulary: a number of pieces, or the texts of a file."""
+        if self.weights == "mixed" and (self.max_bytes is None) == (max_drop is None):
+            raise UsageError(
+                "--weights mixed with neither --max-bytes nor --max-drop, or with both",
+                why="one of them says how many matrices get 4 bits",
+                todo="give one of them, or --weights 4",
+            )
         if self.max_bytes is not None and self.word_table_bits is not None:
             raise UsageError(
                 "--max-bytes together with --word-table-bits",
@@ -102,8 +116,25 @@ class SizeOptions:
         words: int | list[str] | None,
         calibration: Any,
         held: list[str] | None,
+        seq_len: int,
+        within: tuple[float, Measure] | None,
     ) -> QuantizedModel:
-        """The model in the size that was asked for; `words` as of `check`."""
+        """The model in the size that was asked for.
+
+        Parameters
+        ----------
+        model
+            Of 8 bits.
+        words
+            As of `check`.
+        calibration, held
+            What it was calibrated on, and texts that it was not.
+        seq_len
+            Texts are truncated to this many tokens.
+        within
+            What --max-drop allows, and what measures it.
+        """
+        from ..quantization.narrow_weights import Mix, samples, with_narrow_weights
         from ..quantization.vocabulary import cut_vocabulary
         from ..quantization.word_table import with_word_bits, within_bytes
 
@@ -115,10 +146,24 @@ class SizeOptions:
             texts = [text for text in given if not isinstance(text, Mapping)]
             return cut_vocabulary(model, texts, count, held or packaged_texts("heldout.txt"))
 
+        def sampled(model: QuantizedModel) -> list[Batch]:
+            return samples(model, calibration or packaged_texts("calibration.txt"), seq_len)
+
+        def mixed(model: QuantizedModel) -> Mix:
+            return Mix.of(model, sampled(model))
+
         model = cut(model)
+        if self.weights == "4":
+            model = with_narrow_weights(model, sampled(model))
         if self.max_bytes is not None:
-            return within_bytes(model, self.max_bytes)
-        return with_word_bits(model, int(self.word_table_bits or 8))
+            mix = mixed if self.weights == "mixed" else None
+            return within_bytes(model, self.max_bytes, mix)
+        model = with_word_bits(model, int(self.word_table_bits or 8))
+        return (
+            model
+            if self.weights != "mixed" or within is None
+            else mixed(model).within_drop(*within)
+        )
 
 
 def command(
@@ -189,7 +234,7 @@ def command(
     from ..model.artefact import ARTEFACT
     from ..progress import progress
 
-    words = size.check()
+    words = size.check(search.max_drop)
     wanted = None if seq_len is None else parse_size("--seq-len", seq_len)
     other = preset not in (None, "accurate")
     given = {"--fidelity": fidelity, "--observer": observer, "--preset": other, "--widen": widen}
@@ -215,6 +260,7 @@ def command(
             batches = _read(data_file("calibration.txt"), limit)
         line.step("calibrating")
         found: Found | None = None
+        within: tuple[float, Measure] | None = None
         if search.max_drop is not None:
             batches, measure = _to_measure(imported, scales, batches, held, samples, length)
             found = search_recipes(
@@ -227,6 +273,7 @@ def command(
                 begin=lambda recipe: line.say(f"trying: {recipe}"),
             )
             quantized = found.model
+            within = search.max_drop, measure
         else:
             quantized = quantize(
                 imported,
@@ -238,7 +285,7 @@ def command(
                 widen=widen,
                 progress=line.advance,
             )
-        quantized = size.of(quantized, words, batches, held)
+        quantized = size.of(quantized, words, batches, held, length, within)
     quantized.save(output)
     how = quantized.quantization["calibration"]
     used = batches and spread(batches, how.get("options", {}).get("most_texts"))
@@ -254,7 +301,9 @@ def command(
         "notes": list(quantized.info.notes),
         "seq_len": length,
         "weight_bytes": quantized.num_bytes,
+        "bytes_by_operator": quantized.bytes_by_operator,
         "word_table_bits": quantized.quantization.get("word_table_bits", 8),
+        "narrow_weights": quantized.quantization.get("narrow_weights", 0),
         "seconds": round(time.perf_counter() - started, 3),
     }
 
@@ -287,6 +336,11 @@ def command(
         shown.append(_cut_line(cut))
     if document["word_table_bits"] != 8:
         shown.append(f"table of words: {document['word_table_bits']} bits")
+    if document["narrow_weights"]:
+        shown.append(f"matrices of weights in 4 bits: {document['narrow_weights']}")
+    if size.weights is not None or size.max_bytes is not None:
+        parts = (f"{name} {n / 1e6:.2f} MB" for name, n in quantized.bytes_by_operator.items())
+        shown.append(f"integers by the operator that reads them: {', '.join(parts)}")
     if source_scales is not None:
         from ..quantization.source_scales import artefact_lines
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ from .tokenization import MAX_TOKENIZER_BYTES, TOKENIZER_FILES
 if TYPE_CHECKING:
     import tvm
 
-    from ibert_tvm.relay_passes.integer.program import Program
+    from ibert_tvm.relay_passes.integer.program import Program, Step
 
 _MODEL = "model.json"
 _PARAMETERS = "params.safetensors"
@@ -112,6 +113,17 @@ class QuantizedModel:
         return sum(array.nbytes for array in self.parameters.values())
 
     @property
+    def bytes_by_operator(self) -> dict[str, int]:
+        """Bytes of the parameters by the operators that read them first, the largest first."""
+        sizes: Counter[str] = Counter()
+        left = dict(self.parameters)
+        for step in self.program.steps:
+            name = step.operator.OP.rpartition(".")[2]
+            read = set(step.operands.values()) & left.keys()
+            sizes[name] += sum(left.pop(parameter).nbytes for parameter in read)
+        return {name: size for name, size in sizes.most_common() if size}
+
+    @property
     def input_names(self) -> list[str]:
         """Names of the program's inputs, in order."""
         return list(self.program.inputs)
@@ -127,6 +139,7 @@ class QuantizedModel:
                 for name, array in sorted(self.parameters.items())
             ],
             "weight_bytes": self.num_bytes,
+            "bytes_by_operator": self.bytes_by_operator,
             "schema_version": SCHEMA_VERSION,
             **self.quantization,
             "info": self.info.to_json(),
@@ -204,6 +217,37 @@ class QuantizedModel:
         _check_names(program, info, document, folder / _QUANTIZATION)
         parameters = _load_parameters(folder / _PARAMETERS, program, str(folder))
         return cls(program, parameters, info, document, _load_tokenizer(folder / _TOKENIZER))
+
+
+def rebuilt(
+    model: QuantizedModel,
+    steps: Sequence[Step],
+    arrays: Mapping[str, Array],
+    notes: JsonObject,
+) -> QuantizedModel:
+    """A model of other steps, and of those of the arrays that they read; its ranges are proved.
+
+    Parameters
+    ----------
+    model
+        What it is made from.
+    steps
+        Of its program.
+    arrays
+        Parameters, among others.
+    notes
+        What `quantization.json` says of it.
+    """
+    from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+    from ibert_tvm.relay_passes.integer.types import TensorType
+
+    read = {name for step in steps for name in step.operands.values()}
+    kept = {name: array for name, array in arrays.items() if name in read}
+    types = {name: TensorType(array.shape, str(array.dtype)) for name, array in kept.items()}
+    program = replace(model.program, steps=tuple(steps), parameters=types)
+    analyse_ranges(program, kept)
+    how = {**model.quantization, **notes}
+    return replace(model, program=program, parameters=kept, quantization=how)
 
 
 def is_artefact(path: str | os.PathLike[str]) -> bool:

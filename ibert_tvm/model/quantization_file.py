@@ -56,6 +56,7 @@ _SCHEMA = {
     "source_scales?": _SOURCE_SCALES,
     "vocabulary?": {"*": INTEGER},
     "word_table_bits?": INTEGER,
+    "narrow_weights?": INTEGER,
 }
 
 

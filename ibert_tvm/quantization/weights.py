@@ -8,7 +8,7 @@ so far (GPTQ, Frantar et al. 2023), which costs one Cholesky factorisation per m
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import lapack
 
 from ibert_tvm.relay_passes.quantization_table import WeightQuant
@@ -83,18 +83,48 @@ def compensated_rounding(
     if mean == 0.0:
         return nearest(weight, scale)
     hessian[np.diag_indices(inner)] += _DAMPING * mean
+    steps = np.broadcast_to(scale.astype(np.float32)[:, None], weight.shape)
+    return rounded_in_order(weight, steps, (-LEVELS, LEVELS), hessian).astype(np.int8)
+
+
+def rounded_in_order(
+    weight: NDArray[np.floating],
+    steps: NDArray[np.float32],
+    bounds: tuple[ArrayLike, ArrayLike],
+    hessian: NDArray[np.float64],
+) -> NDArray[np.float32]:
+    """Round column by column; later columns absorb the errors of earlier ones.
+
+    Parameters
+    ----------
+    weight
+        [N, K].
+    steps
+        Of each entry, [N, K].
+    bounds
+        Least and largest number of steps, one or for each entry.
+    hessian
+        Second moments of what the columns are multiplied with, positive definite, [K, K].
+
+    Returns
+    -------
+    numpy.ndarray
+        Numbers of steps, [N, K].
+    """
+    inner = weight.shape[1]
     factor = _factor_of_inverse(hessian).astype(np.float32)
     remaining = weight.astype(np.float32, copy=True)
-    step = scale.astype(np.float32)
-    result = np.empty(weight.shape, np.int8)
+    low, high = (np.broadcast_to(np.asarray(end, np.float32), weight.shape) for end in bounds)
+    result = np.empty(weight.shape, np.float32)
     for start in range(0, inner, _BLOCK):
         stop = min(start + _BLOCK, inner)
         block = np.ascontiguousarray(remaining[:, start:stop].T)  # [columns, N]
         errors = np.empty_like(block)
         for column in range(stop - start):
-            row = factor[start + column, start + column : stop]
-            integers = np.clip(np.rint(block[column] / step), -LEVELS, LEVELS)
-            result[:, start + column] = integers
+            place = start + column
+            row, step = factor[place, place:stop], steps[:, place]
+            integers = np.clip(np.rint(block[column] / step), low[:, place], high[:, place])
+            result[:, place] = integers
             errors[column] = (block[column] - integers * step) / row[0]
             block[column:] -= row[:, None] * errors[column]
         remaining[:, stop:] -= errors.T @ factor[start:stop, stop:]

@@ -6,8 +6,9 @@ scale each (`ibert_tvm.relay_passes.spec.nibbles`). Nothing else of the program 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,10 @@ from ibert_tvm.relay_passes.spec.nibbles import NibbleRows
 
 from ..common.errors import UsageError, VerificationError
 from ..common.types import Array
-from ..model.artefact import QuantizedModel
+from ..model.artefact import QuantizedModel, rebuilt
+
+if TYPE_CHECKING:
+    from .narrow_weights import Mix
 
 WORD_BITS = (8, 4)
 _IDS = "input_ids"
@@ -43,8 +47,6 @@ def with_word_bits(model: QuantizedModel, bits: int) -> QuantizedModel:
     """
     from ibert_tvm.relay_passes.integer.operators.tokens import Embedding, NibbleEmbedding
     from ibert_tvm.relay_passes.integer.program import Step
-    from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-    from ibert_tvm.relay_passes.integer.types import TensorType
     from ibert_tvm.relay_passes.lower.forms import multipliers
 
     if bits not in WORD_BITS:
@@ -90,16 +92,12 @@ def with_word_bits(model: QuantizedModel, bits: int) -> QuantizedModel:
             why="no ids look one up",
             todo="leave --word-table-bits out",
         )
-    read = {name for step in steps for name in step.operands.values()}
-    arrays = {name: array for name, array in arrays.items() if name in read}
-    types = {name: TensorType(array.shape, str(array.dtype)) for name, array in arrays.items()}
-    program = replace(model.program, steps=steps, parameters=types)
-    analyse_ranges(program, arrays)
-    how = {**model.quantization, "word_table_bits": bits}
-    return replace(model, program=program, parameters=arrays, quantization=how)
+    return rebuilt(model, steps, arrays, {"word_table_bits": bits})
 
 
-def within_bytes(model: QuantizedModel, most: int) -> QuantizedModel:
+def within_bytes(
+    model: QuantizedModel, most: int, mix: Callable[[QuantizedModel], Mix] | None = None
+) -> QuantizedModel:
     """Return the form of a model that loses least of those that fit.
 
     Parameters
@@ -108,6 +106,8 @@ def within_bytes(model: QuantizedModel, most: int) -> QuantizedModel:
         Of 8 bits.
     most
         Bytes that its integers may take.
+    mix
+        Makes its mix, where matrices may have 4 bits, too; those are more dear than words.
 
     Raises
     ------
@@ -118,15 +118,21 @@ def within_bytes(model: QuantizedModel, most: int) -> QuantizedModel:
         return model
     least = f"they take {model.num_bytes}"
     with suppress(UsageError):  # a model of images has no words
-        narrow = with_word_bits(model, min(WORD_BITS))
-        if narrow.num_bytes <= most:
-            return narrow
-        least += f", and {narrow.num_bytes} with a table of words in {min(WORD_BITS)} bits"
+        model = with_word_bits(model, min(WORD_BITS))
+        if model.num_bytes <= most:
+            return model
+        least += f", and {model.num_bytes} with a table of words in {min(WORD_BITS)} bits"
+    if mix is not None:
+        mixed = mix(model)
+        found = mixed.within_bytes(most)
+        if found is not None:
+            return found
+        least += f", and {mixed.narrow.num_bytes} with all matrices in 4 bits"
     raise VerificationError(
         f"no form of the model's integers fits {most} bytes",
         where="--max-bytes",
         why=least,
-        todo="keep fewer words (--vocabulary), or allow more bytes",
+        todo="give --weights mixed, keep fewer words (--vocabulary), or allow more bytes",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..dialect.record import Dims
+from ..spec import nibbles
 from .operator import Operator
 from .types import dtype_bounds
 
@@ -46,3 +48,14 @@ def check_requantisation(record: Operator, short: bool = False) -> None:
     """Check the attributes of a requantisation, in 16-bit arithmetic or not."""
     check_bounds(record, SHORT_DTYPES if short else STORAGE_DTYPES)
     check_shift(record, short)
+
+
+def check_half_bytes(record: Operator, dims: Dims, channels: int) -> None:
+    """Refuse rows of half bytes, B, and scales of their groups, G, that are not of `channels`."""
+    needed = nibbles.bytes_of(channels)
+    if (dims["B"], dims["G"]) != needed:
+        raise record.refused(
+            f"rows of {dims['B']} bytes with {dims['G']} bytes of scales",
+            f"{channels} channels take {needed[0]} and {needed[1]}",
+            "quantise the model again",
+        )

@@ -20,6 +20,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from ..spec import nibbles
+
 
 class IndexExpression(Protocol):
     """What is computed of the indices of a stage, in the domain's own way."""
@@ -310,6 +312,23 @@ class Domain(Stages[T], Protocol[T]):
             return deviation * deviation
 
         return self.sum(name, shape[:1], shape[1], square, "int64")
+
+    def half_byte(self, table: T, scales: T, row: Index, channel: Index) -> Entry:
+        """Entry of 8 bits of a table in half bytes, uint8 [V, H], with scales of groups [V, G]."""
+        group, within = channel // nibbles.GROUP, channel % nibbles.GROUP
+        return nibbles.entry_of(
+            table[row, group * nibbles.HALF + within % nibbles.HALF],
+            self.number(within // nibbles.HALF, 0, 1),
+            scales[row, group // 2],
+            self.number(group % 2, 0, 1),
+        )
+
+    def widened(self, weight: T, scales: T, channels: int) -> T:
+        """Define the int8 [N, channels] that a weight in half bytes stands for."""
+        shape = (weight.shape[0], channels)
+        return self.define(
+            "weight", shape, lambda n, k: self.half_byte(weight, scales, n, k), "int8"
+        )
 
     def linear(self, x: T, weight: T, bias: T) -> T:
         """Define ``x weight^T + bias``: 8-bit [M, K] and [N, K], int32 [N] and [M, N]."""

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import CompilerError, LoweringError, RangeError
 from .arrays import Array, ArrayDomain, ArrayTensor, Numbers, NumpyNumbers
 from .operator import Operator, Serial
-from .program import Program
+from .program import Program, Step
 from .types import TensorType, dtype_bounds, is_per_token, rows_of, static
 
 Arrays = Mapping[str, np.ndarray]
@@ -269,14 +269,19 @@ def evaluate_all(
     program = as_program(module, function)
     values = lookup({**program.inputs, **program.parameters}, {**parameters, **inputs})
     for step in program.steps:
-        operands = {name: values[value] for name, value in step.operands.items()}
-        try:
-            result = run_operator(step.operator, operands)
-        except CompilerError as error:
-            raise error.at(step.operator.where) from None
-        values[step.name] = _store(result, step.type.dtype, step.name)
+        values[step.name] = run_step(step, values)
     made = {step.name: values[step.name] for step in program.steps}
     return [values[name] for name in program.outputs], made
+
+
+def run_step(step: Step, values: Arrays) -> np.ndarray:
+    """Evaluate one step of a program, in its declared dtype; errors as of `evaluate_all`."""
+    operands = {name: values[value] for name, value in step.operands.items()}
+    try:
+        result = run_operator(step.operator, operands)
+    except CompilerError as error:
+        raise error.at(step.operator.where) from None
+    return _store(result, step.type.dtype, step.name)
 
 
 def as_program(module: object, function: str = "main") -> Program:

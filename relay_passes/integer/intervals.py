@@ -8,6 +8,7 @@ import numpy as np
 
 from ..dialect.arrays import Integers
 from ..errors import LoweringError, RangeError
+from ..spec import nibbles
 from ..spec.values import INT32, Condition, Ranged, ranged
 from .domain import Comparison, Domain, Entry, EntryAt, Heads, Index, Shape, Windowed
 from .operator import per_channel
@@ -184,6 +185,15 @@ class IntervalDomain(Domain[IntervalTensor]):
         """One of the entries."""
         value = ranged(entry(*(Place() for _ in shape), Place()))
         return self._stage(name, value, shape, dtype)
+
+    def widened(
+        self, weight: IntervalTensor, scales: IntervalTensor, channels: int
+    ) -> IntervalTensor:
+        """Of half bytes that are known, the entries are."""
+        made = super().widened(weight, scales, channels)
+        if weight.array is not None and scales.array is not None:
+            made.array = nibbles.unpack(weight.array, scales.array, channels)
+        return made
 
     def linear(
         self, x: IntervalTensor, weight: IntervalTensor, bias: IntervalTensor

@@ -94,7 +94,7 @@ def test_quantize_says_what_it_did(
     assert outcome.code == 0, outcome.stderr
     document = outcome.document
     assert document.pop("seconds") > 0
-    assert document.pop("weight_bytes") > 0
+    assert document.pop("weight_bytes") == sum(document.pop("bytes_by_operator").values()) > 0
     assert document == {
         "output": str(output),
         "preset": "paper",
@@ -107,6 +107,7 @@ def test_quantize_says_what_it_did(
         "seq_len": 8,
         "notes": [],
         "word_table_bits": 8,
+        "narrow_weights": 0,
     }
     inspected = ibert("inspect", output, "--json").document
     assert inspected["preset"] == "paper"

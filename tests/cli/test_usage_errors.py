@@ -123,6 +123,7 @@ def test_the_default_length_is_one_that_the_model_has(artefact: Path) -> None:
     [
         "--heldout texts.txt",
         "--max-bytes 9 --word-table-bits 4",
+        "--weights mixed",
         "--target cortex-m4",
         "--max-drop 0.01 --fidelity fast",
         "--max-drop 0.01 --preset paper",

@@ -22,6 +22,7 @@ import ibert_tvm as ibert
 from ibert_tvm.frontend import CanonicalModel
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import CalibrationOptions, calibrate, options_of
+from ibert_tvm.quantization.narrow_weights import with_narrow_weights
 from ibert_tvm.quantization.table import TableBuilder
 from ibert_tvm.quantization.weights import nearest, row_scales
 from ibert_tvm.quantization.word_table import with_word_bits
@@ -62,8 +63,8 @@ class Golden:
         A model of a real size.
     fast
         Part of the default tests, with a digest for every name.
-    word_bits
-        Of its table of words.
+    word_bits, weight_bits
+        Of its table of words, and of all matrices.
     scales_of
         Another model whose entry of the table it shares; "" for its own.
     """
@@ -75,6 +76,7 @@ class Golden:
     whole: bool = False
     fast: bool = False
     word_bits: int = 8
+    weight_bits: int = 8
     scales_of: str = ""
 
 
@@ -88,6 +90,9 @@ MODELS = {
     "bert-best": Golden("bert", options=options_of("best"), fast=True),
     "bert-words-4": Golden(
         "bert", options=_CLOSE, fast=True, word_bits=4, scales_of="bert-default"
+    ),
+    "bert-4": Golden(
+        "bert", options=_CLOSE, fast=True, word_bits=4, weight_bits=4, scales_of="bert-default"
     ),
     "bert-mean": Golden("bert-mean"),
     "bert-mean-paper": Golden("bert-mean", "paper"),
@@ -221,6 +226,8 @@ def quantized(name: str) -> QuantizedModel:
     whole = QuantizedModel(
         read_program(lowered.module), lowered.parameters, model.info, quantization
     )
+    if MODELS[name].weight_bits == 4:  # to the nearest, which every processor does alike
+        whole = with_narrow_weights(whole, [])
     return with_word_bits(whole, MODELS[name].word_bits)
 
 

@@ -41,12 +41,22 @@ SLOW = pytest.mark.slow
 # The others have no kernel that none of these has.
 COMPILED = ("bert", "bert-paper", "odd", "roberta", "distilbert", "electra", "deit", "ibert")
 COMPILED += ("ibert-mean", "qdq", "qdq-widened", "minilm", "minilm-paper", "bert-base")
-COMPILED += ("bert-default", "bert-best", "bert-words-4", "minilm-default")
+COMPILED += ("bert-default", "bert-best", "bert-words-4", "bert-4", "minilm-default")
 # One for each source of models, preset and fidelity; the others are for the record.
-KINDS = ("bert-default", "bert-best", "bert-words-4", "bert-paper", "odd", "deit", "ibert", "qdq")
+KINDS = (
+    "bert-default",
+    "bert-best",
+    "bert-words-4",
+    "bert-4",
+    "bert-paper",
+    "odd",
+    "deit",
+    "ibert",
+    "qdq",
+)
 KINDS += ("minilm-default",)
 CLOSE = ("bert-default", "bert-best")
-ON_TARGETS = (*CLOSE, "bert-words-4", "odd-paper", "ibert")
+ON_TARGETS = (*CLOSE, "bert-words-4", "bert-4", "odd-paper", "ibert")
 # `default` on each of a family, the others on one of them, and on all in the record.
 BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv7-neon", "rv64gc")
 MICROCONTROLLERS = ("cortex-m0", "cortex-m4", "cortex-m55", "rv32imc")

@@ -92,6 +92,7 @@ ATTRIBUTES: dict[str, list[dict[str, Any]]] = {
     "mean_pool": [{"fraction_bits": 6}],
     "multiply": [{}],
     "nibble_embedding": [{"shift": 7, "channels": 17}],
+    "nibble_linear": [{}],
     "operand_part": [{"part": "low", "dtype": "int8", "zero_point": 5}],
     "pack_tokens": [{}],
     "patches": [{"patch_height": 3, "patch_width": 2}],

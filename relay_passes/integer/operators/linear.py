@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ...dialect.record import Dims, Operand
 from ...spec import parts, row_scale
 from ...spec.values import absolute, maximum
-from ..checks import check_attribute, check_bounds
+from ..checks import check_attribute, check_bounds, check_half_bytes
 from ..domain import Domain, Entry, Index, T
 from ..operator import Elementwise, Operator, per_channel
 from ..traits import Traits
@@ -36,6 +36,31 @@ class Linear(Operator):
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         return domain.linear(operands["x"], operands["weight"], operands["bias"])
+
+
+class NibbleLinear(Linear):
+    """``x widened(weight, scales)^T + bias``, in int32, of a weight in half bytes.
+
+    What an entry is, and how a weight is packed, says `ibert_tvm.relay_passes.spec.nibbles`: 8
+    bits, so that products and their bounds are those of `Linear`.
+    `ibert_tvm.relay_passes.passes.widen_weights` makes one of it.
+    """
+
+    OPERANDS = (
+        Operand("x", ("int8", "uint8", "int16"), "... K"),
+        Operand("weight", ("uint8",), "N B"),
+        Operand("scales", ("uint8",), "N G"),
+        Operand("bias", ("int32",), "N"),
+    )
+
+    def check_dims(self, dims: Dims) -> None:
+        """The bytes of a row are those of the channels of x."""
+        check_half_bytes(self, dims, dims["K"])
+
+    def body(self, domain: Domain[T], **operands: T) -> T:
+        x = operands["x"]
+        weight = domain.widened(operands["weight"], operands["scales"], x.shape[-1])
+        return domain.linear(x, weight, operands["bias"])
 
 
 class OperandPart(Elementwise):

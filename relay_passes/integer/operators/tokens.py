@@ -6,11 +6,10 @@ from typing import ClassVar
 
 from ...dialect.record import Dims, Operand
 from ...dialect.rules import PrependTokensRule, SliceTokensRule, UnfoldTokensRule
-from ...spec import nibbles
 from ...spec.fixed_point import requantise
 from ...spec.values import not_equal, select
 from ..borders import Axis, filled
-from ..checks import check_attribute, check_shift
+from ..checks import check_attribute, check_half_bytes, check_shift
 from ..domain import Domain, Entry, Index, T
 from ..operator import Operator, per_channel
 from ..traits import Traits
@@ -81,13 +80,7 @@ class NibbleEmbedding(Embedding):
 
     def check_dims(self, dims: Dims) -> None:
         """The bytes of a row are those of its channels."""
-        needed = nibbles.bytes_of(self.channels)
-        if (dims["B"], dims["G"]) != needed:
-            raise self.refused(
-                f"rows of {dims['B']} bytes with {dims['G']} bytes of scales",
-                f"{self.channels} channels take {needed[0]} and {needed[1]}",
-                "quantise the model again",
-            )
+        check_half_bytes(self, dims, self.channels)
 
     def result_shape(self, dims: Dims) -> tuple[Dim, ...]:
         """[b, s, channels]."""
@@ -100,14 +93,7 @@ class NibbleEmbedding(Embedding):
 
         def entry(token: Index, channel: Index) -> Entry:
             row = domain.lookup(ids[token // seq_len, token % seq_len], rows.shape[0], ids)
-            group, within = channel // nibbles.GROUP, channel % nibbles.GROUP
-            value = nibbles.entry_of(
-                table[row, group * nibbles.HALF + within % nibbles.HALF],
-                domain.number(within // nibbles.HALF, 0, 1),
-                scales[row, group // 2],
-                domain.number(group % 2, 0, 1),
-                rows[row],
-            )
+            value = domain.half_byte(table, scales, row, channel) * rows[row]
             return requantise(value, multiplier[0], self.shift)
 
         return domain.define("embedded", (batch * seq_len, self.channels), entry, "int32")
