@@ -168,6 +168,15 @@ class KernelDomain(KernelBlocks):
         accumulator = self.stage(products, int(low.min(initial=0)), int(high.max(initial=0)))
         return self.define("biased", (rows, columns), lambda m, n: accumulator[m, n] + bias[n])
 
+    def widened(self, weight: Stage, scales: Stage, channels: int) -> Stage:
+        """Refuse weights in half bytes."""
+        raise LoweringError(
+            what="a weight is in half bytes, kernels multiply bytes",
+            where=self.layer,
+            why="the pass widen_weights did not run before emission",
+            todo="use ibert_tvm.relay_passes.passes.pipeline, which orders the passes",
+        )
+
     def _lhs(self, x: Stage) -> Stage:
         """Bring activations to what the instruction wants, by a copy only where needed.
 

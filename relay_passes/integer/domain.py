@@ -313,21 +313,11 @@ class Domain(Stages[T], Protocol[T]):
 
         return self.sum(name, shape[:1], shape[1], square, "int64")
 
-    def half_byte(self, table: T, scales: T, row: Index, channel: Index) -> Entry:
-        """Entry of 8 bits of a table in half bytes, uint8 [V, H], with scales of groups [V, G]."""
-        group, within = channel // nibbles.GROUP, channel % nibbles.GROUP
-        return nibbles.entry_of(
-            table[row, group * nibbles.HALF + within % nibbles.HALF],
-            self.number(within // nibbles.HALF, 0, 1),
-            scales[row, group // 2],
-            self.number(group % 2, 0, 1),
-        )
-
     def widened(self, weight: T, scales: T, channels: int) -> T:
         """Define the int8 [N, channels] that a weight in half bytes stands for."""
         shape = (weight.shape[0], channels)
         return self.define(
-            "weight", shape, lambda n, k: self.half_byte(weight, scales, n, k), "int8"
+            "weight", shape, lambda n, k: half_byte(self, weight, scales, n, k), "int8"
         )
 
     def linear(self, x: T, weight: T, bias: T) -> T:
@@ -381,3 +371,14 @@ class Domain(Stages[T], Protocol[T]):
 
     def bounds(self, tensor: T) -> tuple[int, int]:
         """What is known of the entries of a tensor: the least and the largest there may be."""
+
+
+def half_byte(domain: Domain[T], table: T, scales: T, row: Index, channel: Index) -> Entry:
+    """Entry of 8 bits of a table in half bytes, uint8 [V, H], with scales of groups [V, G]."""
+    group, within = channel // nibbles.GROUP, channel % nibbles.GROUP
+    return nibbles.entry_of(
+        table[row, group * nibbles.HALF + within % nibbles.HALF],
+        domain.number(within // nibbles.HALF, 0, 1),
+        scales[row, group // 2],
+        domain.number(group % 2, 0, 1),
+    )

@@ -36,7 +36,7 @@ class _Widener(Rewriter):
             return super().rewrite(binding)
         call = substitute(binding.value, self.new)
         x, weight, scales, bias = operands_of(call).values()
-        packed = (self.parameters[var.name] for var in (weight, scales))
-        channels = int(x.ty.shape.values[-1])
-        wide = self.parameter(f"{weight.name}.widened", nibbles.unpack(*packed, channels))
+        entries, of_groups = self.parameters[weight.name], self.parameters[scales.name]
+        widened = nibbles.unpack(entries, of_groups, int(x.ty.shape.values[-1]))
+        wide = self.parameter(f"{weight.name}.widened", widened)
         return self.builder.emit(integer.linear(x, wide, bias, name=str(call.attrs["name"])))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..dialect.arrays import Integers
 from .values import Value
 
 GROUP, HALF = 32, 16
@@ -52,7 +53,7 @@ def pack(
     return table.reshape(len(table), -1).astype(np.uint8), packed.astype(np.uint8)
 
 
-def unpack(table: NDArray[np.uint8], scales: NDArray[np.uint8], channels: int) -> NDArray[np.int8]:
+def unpack(table: Integers, scales: Integers, channels: int) -> NDArray[np.int8]:
     """The entries of 8 bits [V, channels] that packed rows stand for."""
     channel = np.arange(channels)
     group, within = channel // GROUP, channel % GROUP

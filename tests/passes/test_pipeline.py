@@ -19,6 +19,7 @@ from tests.snapshots import Messages
 LAYOUT = KernelLayout("uint8", 16, 4, 8)
 PHASES = [
     "integer",
+    "widen_weights",
     "repeat_rows",
     "split_operands",
     "offset_activations",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 from ...dialect.record import Dims, Operand
 from ...spec import parts, row_scale
@@ -21,7 +22,7 @@ class Linear(Operator):
     x has value semantics (no hidden offset; its zero point is folded in the bias).
     """
 
-    OPERANDS = (
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (
         Operand("x", ("int8", "uint8", "int16"), "... K"),
         Operand("weight", ("int8",), "N K", packed=True),
         Operand("bias", ("int32",), "N"),
@@ -46,7 +47,7 @@ class NibbleLinear(Linear):
     `ibert_tvm.relay_passes.passes.widen_weights` makes one of it.
     """
 
-    OPERANDS = (
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (
         Operand("x", ("int8", "uint8", "int16"), "... K"),
         Operand("weight", ("uint8",), "N B"),
         Operand("scales", ("uint8",), "N G"),

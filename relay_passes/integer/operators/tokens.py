@@ -10,7 +10,7 @@ from ...spec.fixed_point import requantise
 from ...spec.values import not_equal, select
 from ..borders import Axis, filled
 from ..checks import check_attribute, check_half_bytes, check_shift
-from ..domain import Domain, Entry, Index, T
+from ..domain import Domain, Entry, Index, T, half_byte
 from ..operator import Operator, per_channel
 from ..traits import Traits
 from ..types import INDEX, LARGEST_INDEX, MASK, NARROW, Dim
@@ -93,7 +93,7 @@ class NibbleEmbedding(Embedding):
 
         def entry(token: Index, channel: Index) -> Entry:
             row = domain.lookup(ids[token // seq_len, token % seq_len], rows.shape[0], ids)
-            value = domain.half_byte(table, scales, row, channel) * rows[row]
+            value = half_byte(domain, table, scales, row, channel) * rows[row]
             return requantise(value, multiplier[0], self.shift)
 
         return domain.define("embedded", (batch * seq_len, self.channels), entry, "int32")
