@@ -87,9 +87,12 @@ class PackageRunner:
         return run_firmware(self._linked[index], self.document, index, inputs, self.description)
 
     def _link(self, index: int) -> Path:
-        name = FileNames(str(self.document["prefix"])).header
-        header = (self.package / name).read_text(encoding="utf-8")
+        names = FileNames(str(self.document["prefix"]))
+        header = (self.package / names.header).read_text(encoding="utf-8")
+        weights = self.package / names.external_weights if "external" in self.document else None
         objects = self.objects or package_objects(
             self.package, self.document, self.description, self.folder
         )
-        return link_firmware(self.document, header, objects, index, self.folder, self.description)
+        return link_firmware(
+            self.document, header, objects, index, self.folder, self.description, weights
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,9 @@ class Weight:
         Its size.
     prefix
         What C names of its model begin with.
+    external
+        Whether the program gives its address at run time; `offset` is then that in the block of
+        all of these.
     """
 
     index: int
@@ -43,6 +46,7 @@ class Weight:
     offset: int
     nbytes: int
     prefix: str = "ibert"
+    external: bool = False
 
     @property
     def symbol(self) -> str:
@@ -61,7 +65,10 @@ class Weight:
 
 
 def weight_rows(
-    parameters: Mapping[str, np.ndarray], alignment: int, prefix: str = "ibert"
+    parameters: Mapping[str, np.ndarray],
+    alignment: int,
+    prefix: str = "ibert",
+    external: Collection[str] = (),
 ) -> tuple[tuple[Weight, ...], int]:
     """Offsets of weights.
 
@@ -73,23 +80,35 @@ def weight_rows(
         Of every weight, in bytes.
     prefix
         What C names of the model begin with.
+    external
+        Names of arrays that the program gives an address for, which are a block of their own.
 
     Returns
     -------
     rows, nbytes
-        One row per array, and the size of all of them, each padded to the alignment.
+        One row per array, and the size of those in the program, each padded to the alignment.
     """
     rows = []
-    offset = 0
+    ends = {False: 0, True: 0}
     for index, (name, array) in enumerate(parameters.items()):
-        kind = str(array.dtype)
-        rows.append(Weight(index, name, kind, array.shape, offset, array.nbytes, prefix))
-        offset += -(-array.nbytes // alignment) * alignment
-    return tuple(rows), offset
+        outside, kind = name in external, str(array.dtype)
+        offset = ends[outside]
+        rows.append(Weight(index, name, kind, array.shape, offset, array.nbytes, prefix, outside))
+        ends[outside] += -(-array.nbytes // alignment) * alignment
+    return tuple(rows), ends[False]
+
+
+def external_bytes(weights: Iterable[Weight], alignment: int) -> int:
+    """Size of the block of those weights that the program gives an address for."""
+    return sum(-(-row.nbytes // alignment) * alignment for row in weights if row.external)
 
 
 def write_weights(
-    weights: Iterable[Weight], parameters: Mapping[str, np.ndarray], nbytes: int, folder: Path
+    weights: Iterable[Weight],
+    parameters: Mapping[str, np.ndarray],
+    nbytes: int,
+    folder: Path,
+    name: str = WEIGHTS_FILE,
 ) -> None:
     """Write ``weights.bin``: every weight at its offset, in the byte order of all targets.
 
@@ -101,7 +120,7 @@ def write_weights(
         Their arrays by name.
     nbytes
         Size of the file.
-    folder
+    folder, name
         Where to.
 
     Raises
@@ -109,10 +128,19 @@ def write_weights(
     OSError
         If it cannot be written.
     """
-    with (folder / WEIGHTS_FILE).open("wb") as stream:
-        for row in weights:
-            array = np.ascontiguousarray(parameters[row.name])
-            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-            stream.write(b"\0" * (row.offset - stream.tell()))
-            stream.write(little.tobytes())
-        stream.write(b"\0" * (nbytes - stream.tell()))
+    with (folder / name).open("wb") as stream:
+        stream.writelines(weight_pieces(weights, parameters, nbytes))
+
+
+def weight_pieces(
+    weights: Iterable[Weight], parameters: Mapping[str, np.ndarray], nbytes: int
+) -> Iterator[bytes]:
+    """The content of ``weights.bin``, in pieces; arguments as for `write_weights`."""
+    end = 0
+    for row in weights:
+        array = np.ascontiguousarray(parameters[row.name])
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        yield b"\0" * (row.offset - end)
+        yield little.tobytes()
+        end = row.offset + row.nbytes
+    yield b"\0" * (nbytes - end)

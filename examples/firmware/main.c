@@ -24,6 +24,10 @@ static ibert_context context;
 static int32_t text_work[(IBERT_TEXT_WORK_BYTES + 3) / 4];
 #endif
 
+#ifdef IBERT_EXTERNAL_WEIGHT_BYTES
+extern const uint8_t external_weights[];
+#endif
+
 static const int32_t tokens[] = {TOKENS};
 enum { NUM_TOKENS = sizeof tokens / sizeof tokens[0] };
 
@@ -154,6 +158,10 @@ int main(void) {
   }
 
   status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena, sizeof arena);
+#ifdef IBERT_EXTERNAL_WEIGHT_BYTES
+  if (status == IBERT_OK)
+    status = ibert_set_weights(&context, external_weights, IBERT_EXTERNAL_WEIGHT_BYTES);
+#endif
 #ifdef TEXT
   if (status == IBERT_OK)
     status = ibert_embed_text(&context, TEXT, sizeof TEXT - 1, text_work, sizeof text_work, out,

@@ -30,6 +30,9 @@ class Microcontroller:
     emit
         Objects (a static library), c (C sources), or c-arrays (the weights as C arrays too).
         [default: objects; c-arrays for c99]
+    external_weights
+        Weights in a file of their own, whose address the program gives at run time: all, or words
+        (the table of words).
     """
 
     panel = "Microcontrollers"
@@ -37,6 +40,7 @@ class Microcontroller:
     flash: str | None = None
     ram: str | None = None
     emit: str | None = None
+    external_weights: str | None = None
 
 
 def package_options(target: TargetDescription, wanted: Microcontroller) -> PackageOptions | None:
@@ -56,7 +60,9 @@ def package_options(target: TargetDescription, wanted: Microcontroller) -> Packa
     from ibert_tvm.targets.bare_metal import PackageOptions
     from ibert_tvm.targets.bare_metal.options import WASM, forms_of, parse_memory
 
-    given = [f"--{name}" for name, value in asdict(wanted).items() if value is not None]
+    given = [
+        f"--{name.replace('_', '-')}" for name, value in asdict(wanted).items() if value is not None
+    ]
     if target.system != "bare-metal":
         if given:
             from ibert_tvm.targets import get_target

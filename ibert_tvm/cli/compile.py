@@ -139,6 +139,7 @@ def command(
             database=database,
             prefix=prefix,
             tokenizer=tokenizer,
+            external_weights=microcontroller.external_weights or "",
             emit="objects" if options is None else options.kernels,
         )
         line.step("link")

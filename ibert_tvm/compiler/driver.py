@@ -288,6 +288,7 @@ def compile(
     database: str | os.PathLike[str] | None = None,
     prefix: str | None = None,
     tokenizer: bool = False,
+    external_weights: str = "",
 ) -> CompiledModel:
     """Compile a quantised model for one target and one or several shapes.
 
@@ -319,6 +320,9 @@ def compile(
         default ``ibert``.
     tokenizer
         Add the model's tokenizer in C, so that texts go in (without runtime only).
+    external_weights
+        For packages of sources or libraries: weights that are a file of their own, whose address
+        the program gives at run time. ``"all"``, or ``"words"`` for the table of words.
 
     Raises
     ------
@@ -356,6 +360,8 @@ def compile(
     runtime = check_runtime(description, runtime)
     prefix = checked_prefix(prefix, runtime)
     check_tokenizer(tokenizer, runtime)
+    if external_weights:
+        _check_external(external_weights, description)
     if _checked_form(emit, runtime) == "c":
         description = portable_description(description)
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
@@ -402,7 +408,9 @@ def compile(
                 from ..c_tokenizer.text import text_sources
 
                 text = text_sources(quantized, interface)
-            bare = compile_bare(module, parameters, description, interface, threads, text)
+            bare = compile_bare(
+                module, parameters, description, interface, threads, text, external_weights
+            )
         elif description.gpu is not None:
             built = build_for_gpu(module, description, dump.folder)
             executable, device = built.executable, built.device
@@ -438,6 +446,19 @@ def _checked_form(emit: str, runtime: str) -> str:
             todo="compile with runtime none",
         )
     return emit
+
+
+def _check_external(external: str, description: TargetDescription) -> None:
+    """Refuse weights at a run-time address where no package has them; a `UsageError`."""
+    from ibert_tvm.targets.aot.compile import EXTERNAL
+
+    check_choice("external weights", external, EXTERNAL, "a package has all, or all but a table")
+    if description.system != "bare-metal":
+        raise UsageError(
+            f"external weights are asked for: {external!r}",
+            why=f"what is compiled for {description.name} has its weights inside",
+            todo="leave them out, or compile for a microcontroller or c99",
+        )
 
 
 def checked_prefix(prefix: str | None, runtime: str) -> str:

@@ -296,6 +296,7 @@ class CompiledPackage(Compiled):
             emit=str(document.get("form", "objects")),
             prefix=str(document["prefix"]),
             tokenizer="text" in document,
+            external_weights=str(document.get("external", "")),
         )
         return made.export(scratch / "again", options)
 

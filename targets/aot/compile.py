@@ -9,14 +9,16 @@ from dataclasses import replace
 import numpy as np
 import tvm
 
+from ibert_tvm.common.errors import TargetError
+
 from ..description import TargetDescription
 from ..microkernels import compile_microkernels, microkernel_sources, microkernel_symbols
 from ..processors.c99 import NO_DOT
-from ..weights import weight_rows
+from ..weights import external_bytes, weight_pieces, weight_rows
 from .c_text import shape_suffix, unique_identifiers
 from .driver import Program, driver_text
 from .graph import Graph, PlacedGraph, place_values, read_function
-from .header import ABI_VERSION, Sizes, header_text
+from .header import ABI_VERSION, External, Sizes, header_text
 from .interface import Interface, item_size
 from .lower import KernelSignature, LoweredKernel, lower_kernels
 from .model import (
@@ -83,6 +85,7 @@ def compile_bare(
     interface: Interface,
     threads: bool = False,
     text: TextSources | None = None,
+    external: str = "",
 ) -> BareModel:
     """Compile a scheduled module to kernels with a C ABI and a driver in C.
 
@@ -101,6 +104,8 @@ def compile_bare(
         Let kernels run on several threads.
     text
         Its tokenizer.
+    external
+        Which weights the program gives an address for at run time: of `EXTERNAL`, or none.
 
     Raises
     ------
@@ -120,13 +125,17 @@ def compile_bare(
         name: _kernel(module, name, signature, lowered[name], description, provided)
         for name, signature in signatures.items()
     }
-    weights, weight_bytes = weight_rows(parameters, alignment, prefix)
+    outside = _outside(parameters, interface, external)
+    weights, weight_bytes = weight_rows(parameters, alignment, prefix, outside)
+    apart = [weight for weight in weights if weight.external]
+    block = b"".join(weight_pieces(apart, parameters, external_bytes(apart, alignment)))
+    given = External.of(block) if apart else None
     arena = {
         (shape.batch, shape.seq_len): graph.arena.nbytes
         for shape, graph in zip(interface.functions, placed, strict=True)
     }
-    fingerprint = _fingerprint(interface, alignment, arena, parameters)
-    sizes = Sizes(alignment, arena, weight_bytes, fingerprint)
+    fingerprint = _fingerprint(interface, alignment, arena, parameters, external)
+    sizes = Sizes(alignment, arena, weight_bytes, fingerprint, given)
     title = f"An integer-only model, compiled for {description.name}."
     return BareModel(
         interface=interface,
@@ -143,12 +152,34 @@ def compile_bare(
         header=header_text(
             interface, sizes, title, threads, "" if text is None else text.declarations
         ),
-        driver_c=driver_text(Program(interface, tuple(placed), kernels, weights)),
+        driver_c=driver_text(Program(interface, tuple(placed), kernels, weights, given)),
         lowered=tvm.IRModule(
             {kernels[name].symbol: kernel.function for name, kernel in lowered.items()}
         ),
         text=text,
+        external=external,
     )
+
+
+EXTERNAL = ("all", "words")
+"""Weights that a program may give an address for: all, or those with a row for every word."""
+
+
+def _outside(
+    parameters: Mapping[str, np.ndarray], interface: Interface, external: str
+) -> Collection[str]:
+    if external != "words":
+        return parameters if external else ()
+    rows = 1 + max((spec.high or 0 for spec in interface.inputs), default=0)
+    found = {name for name, array in parameters.items() if array.ndim > 1 and len(array) == rows}
+    if not found:
+        raise TargetError(
+            what="the table of words cannot be apart",
+            where="external weights",
+            why=f"no weight has {rows} rows",
+            todo="take all weights apart, or none",
+        )
+    return found
 
 
 def _fingerprint(
@@ -156,11 +187,13 @@ def _fingerprint(
     alignment: int,
     arena: Mapping[tuple[int, int], int],
     parameters: Mapping[str, np.ndarray],
+    external: str,
 ) -> int:
     """64 bits of all that a header says, and of the weights."""
     digest = hashlib.sha256(
         repr((ABI_VERSION, interface, alignment, sorted(arena.items()))).encode()
     )
+    digest.update(external.encode())
     for name, array in parameters.items():
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..weights import Weight
 from .c_text import c_type, prefixed, rendered, shape_suffix
 from .graph import PlacedGraph
-from .header import STATUSES, function_prototype, tensor_identifiers
+from .header import STATUSES, External, function_prototype, tensor_identifiers
 from .interface import Interface, ShapeSpec, item_size
 from .model import BareKernel
 
@@ -30,12 +30,15 @@ class Program:
         By name in the module.
     weights
         In the order of the parameters.
+    external
+        Those that are not in the program; None if all are.
     """
 
     interface: Interface
     graphs: tuple[PlacedGraph, ...]
     kernels: dict[str, BareKernel]
     weights: tuple[Weight, ...]
+    external: External | None = None
 
 
 def driver_text(program: Program) -> str:
@@ -60,7 +63,12 @@ def driver_text(program: Program) -> str:
         interface=interface,
         inputs=inputs,
         outputs=outputs,
-        weights=[weight for weight in program.weights if weight.index in _weights_in_use(program)],
+        weights=[
+            weight
+            for weight in program.weights
+            if weight.index in _weights_in_use(program) and not weight.external
+        ],
+        external=program.external,
         kernels=[program.kernels[name] for name in called],
         shapes=[
             _shape(program, function, placed)
@@ -120,7 +128,9 @@ def _address(program: Program, placed: PlacedGraph, value: int, written: bool) -
     place = placed.places[value]
     dtype = c_type(placed.graph.values[value].dtype)
     if place.kind == "weight":
-        return program.weights[place.position].symbol
+        weight = program.weights[place.position]
+        outside = f"(const {dtype} *)(const void *)(context->weights + {weight.offset})"
+        return outside if weight.external else weight.symbol
     if place.kind == "input":
         return f"(const {dtype} *)inputs[{place.position}]"
     if place.kind == "output":

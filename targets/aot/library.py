@@ -41,7 +41,8 @@ _FUNCTIONS = (
     *("abi_version", "find_shape", "fingerprint", "get_shape", "init", "input", "num_shapes"),
     *("output", "run", "set_hook", "strerror"),
 )
-_TEXT_FUNCTIONS = ("embed_text", "tokenize")
+TEXT, WEIGHTS = ("embed_text", "tokenize"), ("set_weights",)
+"""Functions of models with a tokenizer, and of those whose weights are not in the program."""
 
 # No unwind tables: nothing throws, and on ARM they would need a function of the C++ runtime.
 _DRIVER_FLAGS = (
@@ -54,10 +55,13 @@ _DRIVER_FLAGS = (
 def api_functions(model: BareModel) -> tuple[str, ...]:
     """Names of the functions that ``ibert_model.h`` declares."""
     symbols = (function.symbol for function in model.functions)
-    return declared_functions(model.interface.prefix, symbols, model.text is not None)
+    further = (*(TEXT if model.text else ()), *(WEIGHTS if model.external else ()))
+    return declared_functions(model.interface.prefix, symbols, further)
 
 
-def declared_functions(prefix: str, symbols: Iterable[str], text: bool = False) -> tuple[str, ...]:
+def declared_functions(
+    prefix: str, symbols: Iterable[str], further: Iterable[str] = ()
+) -> tuple[str, ...]:
     """Names of the functions that a header declares, whose shapes have functions of their own.
 
     Parameters
@@ -66,11 +70,10 @@ def declared_functions(prefix: str, symbols: Iterable[str], text: bool = False) 
         What names begin with.
     symbols
         Functions of the shapes.
-    text
-        Whether the model comes with its tokenizer.
+    further
+        Functions that not all headers declare.
     """
-    names = (*_FUNCTIONS, *(_TEXT_FUNCTIONS if text else ()))
-    return (*(f"{prefix}_{name}" for name in names), *symbols)
+    return (*(f"{prefix}_{name}" for name in (*_FUNCTIONS, *further)), *symbols)
 
 
 def exported_symbols(model: BareModel) -> tuple[str, ...]:

@@ -186,7 +186,7 @@ class BareModel:
     weights
         In the order of `parameters`.
     weight_bytes
-        Of all weights together, each padded to the alignment.
+        Of all weights in the program, each padded to the alignment.
     parameters
         Values of the weights by name.
     support
@@ -203,6 +203,8 @@ class BareModel:
         The kernels as TIR with their final signature: what `c_source.kernels_source` writes.
     text
         Its tokenizer; None if it takes token ids only.
+    external
+        Which weights the program gives an address for, of `header.External`; empty if none.
     """
 
     interface: Interface
@@ -220,6 +222,12 @@ class BareModel:
     driver_c: str
     lowered: tvm.IRModule = field(repr=False)
     text: TextSources | None = None
+    external: str = ""
+
+    @property
+    def linked(self) -> list[Weight]:
+        """Weights in the program."""
+        return [weight for weight in self.weights if not weight.external]
 
     @property
     def objects(self) -> dict[str, bytes]:

@@ -39,5 +39,5 @@ def weights_assembly(model: BareModel, separate: bool) -> str:
         Path(__file__).with_name("weights.s.in"),
         separate=separate,
         alignment=model.alignment,
-        weights=filling_order(model.weights) if separate else model.weights,
+        weights=filling_order(model.linked) if separate else model.weights,
     )

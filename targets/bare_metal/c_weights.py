@@ -39,7 +39,7 @@ def _pieces(bare: BareModel) -> Iterator[str]:
     yield "#if defined(__GNUC__)\n#define WEIGHT(section_name) \\\n"
     yield f"    __attribute__((section(section_name), aligned({bare.alignment}), used))\n"
     yield "#else\n#define WEIGHT(section_name)\n#endif\n"
-    for weight in filling_order(bare.weights):
+    for weight in filling_order(bare.linked):
         values = np.ascontiguousarray(bare.parameters[weight.name]).reshape(-1)
         kind = c_type(weight.dtype)
         yield f"\nextern const {kind} {weight.symbol}[{values.size}];\n"

@@ -89,6 +89,8 @@ class FileNames:
         Memory functions.
     weights, assembled_weights
         The weights: C arrays, or assembly that includes a file.
+    external_weights
+        Those that the program gives an address for.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -99,6 +101,7 @@ class FileNames:
         self.kernels = f"{prefix}_kernels.c"
         self.memory = f"{prefix}_memory.c"
         self.weights, self.assembled_weights = f"{prefix}_weights.c", f"{prefix}_weights.S"
+        self.external_weights = f"{prefix}_weights.bin"
 
 
 def package_files(folder: Path) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ board has a floating-point unit it stays off, so that one instruction of it ends
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def link_firmware(
     index: int,
     folder: Path,
     description: TargetDescription,
+    weights: Path | None = None,
 ) -> Path:
     """Link the example firmware with a model.
 
@@ -62,6 +64,8 @@ def link_firmware(
         Where the firmware is made.
     description
         The target.
+    weights
+        Those that are not in the package's code; None if all are.
 
     Returns
     -------
@@ -79,10 +83,14 @@ def link_firmware(
     example = firmware_folder()
     stack = int(document["memory"]["ram"]["stack"]) + _OWN_STACK
     output = folder / f"firmware{index}.elf"
+    sources = ["main.c", *bare_metal(description).start_up]
+    if weights is not None:
+        shutil.copyfile(weights, folder / "ibert_weights.bin")
+        sources.append("external_weights.S")
     arguments = [
         *_CFLAGS,
         *(f"-I{folder}", f"-I{example}", f"-L{example}", f"-DSHAPE={index}"),
-        *(str(example / name) for name in ("main.c", *bare_metal(description).start_up)),
+        *(str(example / name) for name in sources),
         *map(str, objects),
         f"-T{example / 'boards' / description.emulator.board}.ld",
         *_LINK,

@@ -31,7 +31,7 @@ from ..aot.weights import weights_assembly
 from ..description import TargetDescription
 from ..elf import opened
 from ..linking import PLAIN_BRANCHES, Tools
-from ..weights import WEIGHTS_FILE, write_weights
+from ..weights import WEIGHTS_FILE, external_bytes, write_weights
 from .c_weights import weights_c
 from .document import DOCUMENT, FORMAT, KIND, FileNames
 from .guide import makefile, readme
@@ -110,10 +110,10 @@ def write_package(
     verified = verify_package(objects, driver, api_functions(bare), work, description)
     limits: dict[Path, int] = {}
     if options.emit != OBJECTS:
-        apart = compile_sources(sources, work, description, _APART, ".apart.o")
+        objects_apart = compile_sources(sources, work, description, _APART, ".apart.o")
         driver = (work / names.driver).with_suffix(".apart.o")
         stack, limits = stack_of_sources(
-            apart, driver, api_functions(bare), work, description, verified.frames
+            objects_apart, driver, api_functions(bare), work, description, verified.frames
         )
         verified = replace(verified, stack=stack)
     use = memory_use(bare, verified)
@@ -123,6 +123,10 @@ def write_package(
     document = package_document(bare, metadata, description, options.emit, use, verified)
     (folder / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
     (folder / "README.md").write_text(readme(document), encoding="utf-8")
+    if bare.external:
+        apart = [weight for weight in bare.weights if weight.external]
+        nbytes = external_bytes(apart, bare.alignment)
+        write_weights(apart, bare.parameters, nbytes, folder, names.external_weights)
     if options.emit == OBJECTS:
         tools, members = Tools(description), [path.name for path in objects]
         archiving = [tools.binary("ar"), "rcsD", names.library, *members]
@@ -152,7 +156,7 @@ def write_package(
 def _compiler(description: TargetDescription) -> tuple[str, tuple[str, ...]]:
     """Command of the compiler that a package is for, and flags that choose the processor."""
     toolchain = description.toolchain
-    if toolchain is None or bare_metal(description).any_compiler:
+    if toolchain is None or OBJECTS not in forms_of(description):
         return "cc", ()
     return toolchain.compiler, toolchain.flags
 
@@ -172,7 +176,7 @@ def _write_sources(
         sources[names.weights] = weights_c(bare)
     else:
         sources[names.assembled_weights] = _LITTLE_ENDIAN + weights_assembly(bare, separate=True)
-        write_weights(bare.weights, bare.parameters, bare.weight_bytes, work)
+        write_weights(bare.linked, bare.parameters, bare.weight_bytes, work)
     for name, text in sources.items():
         (work / name).write_text(text, encoding="utf-8")
     return [work / name for name in sources if name != names.header]
@@ -248,7 +252,7 @@ def _mark(objects: Sequence[Path], work: Path, description: TargetDescription) -
 
 def memory_use(bare: BareModel, verified: Verified) -> MemoryUse:
     """What a package takes of memory, from what was found in it."""
-    weights = sorted(((w.name, w.nbytes) for w in bare.weights), key=lambda row: -row[1])
+    weights = sorted(((w.name, w.nbytes) for w in bare.linked), key=lambda row: -row[1])
     largest = max(bare.functions, key=lambda function: function.arena_bytes)
     return MemoryUse(
         code=verified.code_bytes,
@@ -321,6 +325,7 @@ def package_document(
         "toolchain": {"compiler": compiler, "flags": list(flags)},
         "memory": use.to_json(),
         **({} if bare.text is None else {"text": dict(bare.text.report)}),
+        **({"external": bare.external} if bare.external else {}),
         "verified": {
             "instructions": verified.instructions,
             "floating_point_instructions": 0,
@@ -351,7 +356,7 @@ def package_document(
             {
                 "name": weight.name,
                 "symbol": weight.symbol,
-                "section": weight.section,
+                **({"offset": weight.offset} if weight.external else {"section": weight.section}),
                 "dtype": weight.dtype,
                 "shape": list(weight.shape),
                 "bytes": weight.nbytes,

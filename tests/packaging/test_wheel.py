@@ -60,7 +60,7 @@ def test_it_holds_every_file_of_the_packages_under_one_name(wheel: Path) -> None
     sources |= {
         f"ibert_tvm/firmware/{path.relative_to(ROOT / FIRMWARE).as_posix()}"
         for path in (ROOT / FIRMWARE).rglob("*")
-        if path.suffix in (".c", ".h", ".ld")
+        if path.suffix in (".S", ".c", ".h", ".ld")
     }
     assert names == sources
     (top,) = (name for name in held if name.endswith("/top_level.txt"))

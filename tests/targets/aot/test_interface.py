@@ -134,4 +134,5 @@ def test_codes_of_results_never_change() -> None:
         (14, "MODEL"),
         (15, "BUFFER_SIZE"),
         (16, "TEXT"),
+        (17, "WEIGHTS"),
     ]
