@@ -46,7 +46,7 @@ from .packing import pack_operands
 from .row_guard import mark_sequence_loop, mark_token_loop, mark_token_store
 from .rule import Rule
 from .stages import StageGraph
-from .tensorised import depth_argument, exact_instruction, tile_matrix_product
+from .tensorised import depth_argument, exact_instruction, rows_argument, tile_matrix_product
 from .tiles import AttentionTile, tile_of
 
 # A head's depth is short: LLVM unrolls it, and keeps what the queries of the tile broadcast for all
@@ -76,7 +76,7 @@ class AttentionRule(Rule[s_tir.Schedule]):
         sch.parallel(heads)
         mark_sequence_loop(sch, heads, per_sequence)
         row_tiles, _row = sch.split(rows, [None, tile])
-        mark_token_loop(sch, row_tiles, tile)
+        mark_token_loop(sch, row_tiles, tile, argument=rows_argument(dot))
         per_rows, per_head = stages.per_rows, stages.per_head
         if is_microkernel(dot):
             # Widened, the queries of a head take memory that a microcontroller may not have.

@@ -9,9 +9,9 @@ and the loops over blocks then begin and end with those that hold a key some que
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import s_tir, tirx
 
-from .nodes import Block, Loop, changed, nodes_of, unmarked
+from .nodes import Block, Loop, changed, nodes_of, unmarked, with_argument
 from .row_guard import TOKENS, Guards, first_row
 
 WINDOW = "ibert.window"
@@ -161,7 +161,9 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
             place, blocks = tirx.const(0, "int32"), tirx.truncdiv(end - 1, block) + 1
         if _ARGUMENT not in loop.annotations:
             return changed(loop, min=place, extent=blocks, annotations=rest)
-        body = _with_all_keys(loop.body, int(loop.annotations[_ARGUMENT]), blocks)
+        # Let the call of a block take all blocks.
+        place_of_keys = int(loop.annotations[_ARGUMENT])
+        body = with_argument(loop.body, place_of_keys, lambda keys: keys * blocks)
         one = tirx.const(1, "int32")
         return changed(loop, min=place, extent=one, body=body, annotations=rest)
 
@@ -172,17 +174,3 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         keys = min((start + number) * block, length) - start * block
         pairs += min(tile, length - place) * keys
     return func.with_attr(WORK, int(func.attrs[WORK]) * pairs // length**2)
-
-
-def _with_all_keys(body: tirx.Stmt, argument: int, count: tirx.Expr) -> tirx.Stmt:
-    """Let the call of a block of keys take that of `count` blocks."""
-    external = ir.Op.get("tirx.call_extern")
-
-    def of_all(call: ir.Call) -> ir.Call:
-        if not call.op.same_as(external):
-            return call
-        arguments = list(call.args)
-        arguments[argument] = arguments[argument] * count
-        return ir.Call(call.op, arguments, ret_ty=call.ty)
-
-    return tvm_ffi.structural_map(body, (ir.Call, of_all))

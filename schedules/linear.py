@@ -24,10 +24,10 @@ from .loops import extent, inline_elementwise, largest_divisor, output_blocks, v
 from .microkernel import schedule_linear
 from .nodes import Block, Loop
 from .products import linear_products
-from .row_guard import mark_row_loop
+from .row_guard import ROW_COUNT, mark_inner_row_loop, mark_row_loop
 from .rule import Rule
 from .stages import NotElementwise
-from .tensorised import exact_instruction, tile_matrix_product
+from .tensorised import exact_instruction, rows_argument, tile_matrix_product
 from .tiles import LinearTile, tile_of
 from .weight_prefetch import mark_panel_loop
 
@@ -57,7 +57,8 @@ class LinearRule(Rule[s_tir.Schedule]):
         block = sch.get_sblock(names[0])
         parallel = sch.get_loops(block)[0]
         sch.parallel(parallel)
-        mark_row_loop(sch, parallel, *marks[0])
+        argument = rows_argument(dot) if _is_plain(tile) else None
+        mark_row_loop(sch, parallel, *marks[0], argument=argument)
         if target.prefetches_weights and tile.prefetch and _is_plain(tile):
             _tile, count, _repeats = marks[0]
             mark_panel_loop(sch, parallel, block, tile.vectors, count, len(names))
@@ -65,7 +66,10 @@ class LinearRule(Rule[s_tir.Schedule]):
         for output in output_blocks(sch):
             sch.reverse_compute_at(output, _innermost(sch, block))
             # A tile of one row and one column has no loop of its own: the last is that over tiles.
-            if len(sch.get_loops(output)) > around_tile:
+            loops = sch.get_loops(output)[around_tile:]
+            if loops:
+                if argument is not None and tile.rows > 1 and ROW_COUNT in func.attrs:
+                    mark_inner_row_loop(sch, loops[0], product.sizes[0])
                 vectorise_innermost(sch, output, target.vector_lanes)
         registers = (tile.rows, tile.vectors) if tile_of(func, LinearTile) else None
         interleaved = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import tvm_ffi
@@ -43,6 +43,22 @@ def nodes_of(tree: Any, *kinds: type) -> list[Any]:
 def calls_of(tree: Any, name: str) -> list[ir.Call]:
     """All calls of an operator."""
     return [call for call in nodes_of(tree, ir.Call) if getattr(call.op, "name", "") == name]
+
+
+def with_argument(
+    tree: tirx.Stmt, place: int, change: Callable[[tirx.Expr], tirx.Expr]
+) -> tirx.Stmt:
+    """A statement whose calls of functions in C have another argument at a place."""
+    external = ir.Op.get("tirx.call_extern")
+
+    def of_call(call: ir.Call) -> ir.Call:
+        if not call.op.same_as(external):
+            return call
+        arguments = list(call.args)
+        arguments[place] = change(arguments[place])
+        return ir.Call(call.op, arguments, ret_ty=call.ty)
+
+    return tvm_ffi.structural_map(tree, (ir.Call, of_call))
 
 
 def contains(tree: Any, var: tirx.Var) -> bool:

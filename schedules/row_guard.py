@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from .errors import ScheduleError
-from .nodes import Block, Loop, changed, nodes_of, unmarked
+from .nodes import Block, Loop, changed, nodes_of, unmarked, with_argument
 
 ROW_COUNT = "ibert.row_count"
 """Attribute of a kernel that emission sets: position of the parameter that holds the first row of
@@ -35,10 +35,16 @@ TOKENS = "ibert.tokens"
 """Mark of a loop over the tokens of a sequence: tiles, rows of a tile, repeats."""
 _LOOPS = (_ROWS, _ROWS_INSIDE, TOKENS, _SEQUENCES)
 _STORES = "ibert.stores_tokens"
+_ARGUMENT = "ibert.rows_argument"
 
 
 def mark_row_loop(
-    sch: s_tir.Schedule, loop: Loop, tile: int = 1, tiles: int | None = None, repeats: int = 1
+    sch: s_tir.Schedule,
+    loop: Loop,
+    tile: int = 1,
+    tiles: int | None = None,
+    repeats: int = 1,
+    argument: int | None = None,
 ) -> None:
     """Say which rows a loop goes over, so that it can be guarded; for schedule rules.
 
@@ -57,8 +63,13 @@ def mark_row_loop(
         Number of tiles, where the loop is fused from an outer one and that over tiles.
     repeats
         Iterations in a row that work on the same rows, where another loop is fused behind.
+    argument
+        Where functions in C are called inside for the rows of the tile: the place of the argument
+        that counts them. They get no row that is not in use.
     """
     sch.annotate(loop, _ROWS, [_count(sch, loop, tiles), tile, repeats])
+    if argument is not None:
+        sch.annotate(loop, _ARGUMENT, argument)
 
 
 def mark_inner_row_loop(sch: s_tir.Schedule, loop: Loop, rows: int, tile: int = 1) -> None:
@@ -87,10 +98,16 @@ def mark_sequence_loop(sch: s_tir.Schedule, loop: Loop, inner: int = 1) -> None:
 
 
 def mark_token_loop(
-    sch: s_tir.Schedule, loop: Loop, tile: int = 1, tiles: int | None = None
+    sch: s_tir.Schedule,
+    loop: Loop,
+    tile: int = 1,
+    tiles: int | None = None,
+    argument: int | None = None,
 ) -> None:
     """Say which tokens of its sequence a loop goes over, as `mark_row_loop` says rows."""
     sch.annotate(loop, TOKENS, [_count(sch, loop, tiles), tile, 1])
+    if argument is not None:
+        sch.annotate(loop, _ARGUMENT, argument)
 
 
 def mark_token_store(sch: s_tir.Schedule, block: Block) -> None:
@@ -190,11 +207,20 @@ class Guards:
                 body = tirx.IfThenElse(loop.loop_var * tile < left, body, None)
         elif self.starts is not None and _SEQUENCES not in marks:
             ((key, mark),) = marks.items()
-            first, _tile = first_row(loop, mark)
+            first, tile = first_row(loop, mark)
             limit = self.rows() if key == _ROWS else self.length(self.sequence)
+            if _ARGUMENT in loop.annotations:
+                used = tirx.min(limit - first, tile)
+                # Sums over the keys are products of one row, whatever the tile.
+                body = with_argument(
+                    body,
+                    int(loop.annotations[_ARGUMENT]),
+                    lambda rows: used if int(rows) == tile else rows,
+                )
             body = tirx.IfThenElse(first < limit, body, None)
             self.found += 1
-        return changed(loop, extent=extent, body=body, annotations=unmarked(loop, *_LOOPS))
+        rest = unmarked(loop, *_LOOPS, _ARGUMENT)
+        return changed(loop, extent=extent, body=body, annotations=rest)
 
     def block(self, block: s_tir.SBlock) -> s_tir.SBlock:
         """Move what a marked block stores to the rows of its sequence."""

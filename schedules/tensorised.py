@@ -48,6 +48,11 @@ def depth_argument(dot: DotInstruction) -> int | None:
     return whole_tiles.DEPTH_ARGUMENT if multiplies_whole_tiles(dot) else None
 
 
+def rows_argument(dot: DotInstruction) -> int | None:
+    """Place of the rows in calls for whole tiles; None of an instruction without."""
+    return whole_tiles.ROWS_ARGUMENT if multiplies_whole_tiles(dot) else None
+
+
 def tile_matrix_product(
     sch: s_tir.Schedule,
     block: Block,

@@ -12,8 +12,8 @@ from ibert_tvm.targets import DotInstruction
 
 from .registration import ANY_ROWS, Operand, Sources, called, nest, sources_of
 
-DEPTH_ARGUMENT = 6
-"""Place in the call of what says over how many entries it multiplies."""
+ROWS_ARGUMENT, DEPTH_ARGUMENT = 4, 6
+"""Places in the call of what says how many rows it multiplies, and over how many entries."""
 
 _MICROKERNELS = ("vmladava", "tdpbusd")
 

@@ -6,7 +6,9 @@ import numpy as np
 from tvm import te, tirx
 
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
+from ibert_tvm.relay_passes.emit.group import row_count_argument
 from ibert_tvm.schedules import schedule_kernel
+from ibert_tvm.schedules.row_guard import ROW_COUNT
 from ibert_tvm.targets import TargetDescription
 from tests.lowering import layout_of
 
@@ -16,23 +18,31 @@ SIZES = ((13, 5), (31, 33), (3, 40), (64, 48))
 
 
 def linear_kernel(
-    target: TargetDescription, rows: int, weight: np.ndarray, dtype: str
+    target: TargetDescription, rows: int, weight: np.ndarray, dtype: str, packed: bool = False
 ) -> tirx.PrimFunc:
-    """``x weight^T + bias`` on x [rows, K] of `dtype`, scheduled."""
+    """``x weight^T + bias`` on x [rows, K] of `dtype`, scheduled.
+
+    `packed`: it is told the rows of two sequences.
+    """
     columns, depth = weight.shape
     layout = layout_of(target)
     domain = KernelDomain(layout, 1, "layer")
     x = te.placeholder((rows, depth), dtype, name="x")
-    packed = te.placeholder(layout.packed_shape(columns, depth), "int8", name="weight")
+    operand = te.placeholder(layout.packed_shape(columns, depth), "int8", name="weight")
     bias = te.placeholder((columns,), "int32", name="bias")
     bounds = np.iinfo(dtype)
     result = domain.linear(
         domain.stage(x, bounds.min, bounds.max),
-        PackedWeight(weight, packed),
+        PackedWeight(weight, operand),
         domain.stage(bias, -(2**20), 2**20),
     )
-    func = te.create_prim_func([x, packed, bias, result.tensor])
-    for key, value in {"ibert.kernel": "linear", **domain.attributes}.items():
+    arguments = [x, operand, bias]
+    attributes = {"ibert.kernel": "linear", **domain.attributes}
+    if packed:
+        attributes[ROW_COUNT] = len(arguments)
+        arguments.append(row_count_argument(2))
+    func = te.create_prim_func([*arguments, result.tensor])
+    for key, value in attributes.items():
         func = func.with_attr(key, value)
     return schedule_kernel("layer", func, target)
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tvm import te
+from tvm import te, tirx
 
 from ibert_tvm.relay_passes.emit import KernelLayout
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
+from ibert_tvm.schedules.intrinsics.whole_tiles import ROWS_ARGUMENT
+from ibert_tvm.schedules.nodes import calls_of
 from tests.examples import examples
 from tests.lowering import layout_of
 from tests.schedules.linear_kernels import (
@@ -49,6 +51,22 @@ def test_linear_kernels_equal_numpy(name: str) -> None:
         # The poison shows entries that were never stored.
         got = kernels(case, x, layout.pack(weight), bias, np.full((m, n), 0x5A5A5A5A, "int32"))
         np.testing.assert_array_equal(got, expected_rows(x, weight, bias), err_msg=case)
+
+
+def test_whole_tiles_are_of_rows_with_a_token() -> None:
+    target, rows, used = runnable("x86-amx"), 64, 37
+    weight = weight_of(64, 48)
+    kernel = linear_kernel(target, rows, weight, "uint8", packed=True)
+    (call,) = calls_of(kernel, "tirx.call_extern")
+    assert isinstance(call.args[ROWS_ARGUMENT], tirx.Min)
+    x, bias = activations(rows, 64, "uint8"), np.zeros(48, "int32")
+    starts = np.array([0, 5, used], "int32")
+    arrays = (x, layout_of(target).pack(weight), bias, starts)
+    got = Kernels({"packed": kernel}, target)(
+        "packed", *arrays, np.full((rows, 48), 0x5A5A5A5A, "int32")
+    )
+    np.testing.assert_array_equal(got[:used], expected_rows(x, weight, bias)[:used])
+    assert (got[used:] == 0x5A5A5A5A).all()
 
 
 def product_bounds(weight: np.ndarray, low: int, high: int) -> tuple[int, int]:
