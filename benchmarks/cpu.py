@@ -31,7 +31,7 @@ from .machine import fp32_ceiling, int8_ceiling, measure_limits
 from .measure import measure_cell
 from .memory import measure_all_memory
 from .models import MODELS, Cell
-from .peers import PEERS, commit_of, find_peer
+from .peers import OTHERS, PEERS, commit_of, find_peer
 from .process import WorkerError, ask, build_artefact
 from .report import write_report
 from .store import StoreError, add_limits, add_rows, continue_result, is_measured, new_result
@@ -114,7 +114,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     options.models = _choices(parser, "--models", options.models, list(MODELS))
     commits = [name for name in options.peers.split(",") if commit_of(name)]
-    options.peers = _choices(parser, "--peers", options.peers, [*PEERS, *commits])
+    options.peers = _choices(parser, "--peers", options.peers, [*PEERS, *OTHERS, *commits])
     try:
         options.cells = [Cell.parse(text) for text in options.cells.split(",") if text]
     except ValueError as error:

@@ -28,6 +28,7 @@ KINDS = {
     "ONNX Runtime INT8": ("onnxruntime-int8",),
     "best FP32": ("openvino-fp32", "onnxruntime-fp32", "pytorch-fp32"),
     "another commit": ("ibert@",),
+    "own VNNI": ("ibert-vnni",),
 }
 # What a latency may exceed proportionality by before it counts as growing faster: noise.
 _TOLERANCE = 1.03

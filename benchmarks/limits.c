@@ -13,7 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 static double now(void) {
   struct timespec t;
@@ -49,6 +51,24 @@ static volatile int32_t sink;
 #define SINK_ZMM(i) sink += _mm512_cvtsi512_si32(a##i);
 INT_KERNEL(vnni512, "avx512f,avx512vnni", REPEAT24, __m512i, ZERO_ZMM, _mm512_set1_epi8,
            STEP_VNNI512, REPEAT24(SINK_ZMM), 24.0 * 64)
+
+/* Four sums of 16 x 16, 64 products each: as many tiles as there are, but for the operands. */
+static double tiles(long count, void *b, size_t n) {
+  struct { uint8_t palette, rest[15]; uint16_t bytes[16]; uint8_t rows[16]; } shapes;
+  (void)b; (void)n;
+  memset(&shapes, 0, sizeof shapes);
+  shapes.palette = 1;
+  for (int i = 0; i < 8; i++) {
+    shapes.bytes[i] = 64;
+    shapes.rows[i] = 16;
+  }
+  __asm__ volatile("ldtilecfg %0" : : "m"(shapes));
+  for (long i = 0; i < count; i++)
+    __asm__ volatile("tdpbusd %tmm6, %tmm4, %tmm0\n\ttdpbusd %tmm7, %tmm4, %tmm1\n\t"
+                     "tdpbusd %tmm6, %tmm5, %tmm2\n\ttdpbusd %tmm7, %tmm5, %tmm3");
+  __asm__ volatile("tilerelease");
+  return 4.0 * 16 * 16 * 64;
+}
 
 #define ZERO_YMM(i) __m256i a##i = _mm256_setzero_si256();
 #define STEP_AVXVNNI(i) __asm__ volatile("%{vex%} vpdpbusd %2, %1, %0" : "+x"(a##i) : "x"(x), "x"(y));
@@ -157,9 +177,12 @@ int main(int argc, char **argv) {
   __builtin_cpu_init();
   int wide512 = __builtin_cpu_supports("avx512f");
   int wide256 = __builtin_cpu_supports("avx2");
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 25 & 1) && /* AMX-INT8, by permission */
+      syscall(SYS_arch_prctl, 0x1023, 18) == 0)
+    measure("int8-tdpbusd-tile", "GMAC/s", tiles, 0, threads, seconds);
   if (__builtin_cpu_supports("avx512vnni"))
     measure("int8-vpdpbusd-zmm", "GMAC/s", vnni512, 0, threads, seconds);
-  unsigned a = 0, b = 0, c = 0, d = 0;
   if (wide256 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1)) /* AVX-VNNI */
     measure("int8-vpdpbusd-ymm-vex", "GMAC/s", avxvnni, 0, threads, seconds);
   if (wide256) measure("int16-vpmaddwd-ymm", "GMAC/s", madd256, 0, threads, seconds);

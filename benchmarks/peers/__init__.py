@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base import Peer
 from .commit import CommitPeer, commit_of, place_of
-from .ibert import IbertBuckets, IbertPeer
+from .ibert import IbertBuckets, IbertPeer, IbertVnni
 from .onnx_runtime import (
     OnnxRuntimeFloat,
     OnnxRuntimeInt8AsExported,
@@ -14,7 +14,7 @@ from .onnx_runtime import (
 from .openvino import OpenVinoFloat, OpenVinoInt8, OpenVinoInt8Bf16
 from .pytorch import PyTorchFloat
 
-__all__ = ["PEERS", "Peer", "commit_of", "find_peer", "place_of"]
+__all__ = ["OTHERS", "PEERS", "Peer", "commit_of", "find_peer", "place_of"]
 
 PEERS: dict[str, Peer] = {
     peer.name: peer
@@ -30,13 +30,13 @@ PEERS: dict[str, Peer] = {
     )
 }
 
-# Measured on sentences of real lengths, and for their quality, only.
-_OTHERS: dict[str, Peer] = {
-    peer.name: peer for peer in (IbertBuckets(), OnnxRuntimeInt8AsExported())
+# Measured where they are named.
+OTHERS: dict[str, Peer] = {
+    peer.name: peer for peer in (IbertBuckets(), IbertVnni(), OnnxRuntimeInt8AsExported())
 }
 
 
 def find_peer(name: str) -> Peer:
     """The peer of that name, whichever benchmark it belongs to; ``ibert@COMMIT`` is one, too."""
     commit = commit_of(name)
-    return {**PEERS, **_OTHERS}[name] if commit is None else CommitPeer(commit)
+    return {**PEERS, **OTHERS}[name] if commit is None else CommitPeer(commit)

@@ -13,7 +13,7 @@ from benchmarks.models import Cell, ModelSpec, calibration_texts
 
 from .base import Peer, Run
 
-__all__ = ["IbertBuckets", "IbertPeer"]
+__all__ = ["IbertBuckets", "IbertPeer", "IbertVnni"]
 
 # What a quantised model depends on, and what its compilation depends on besides.
 QUANTISING = (
@@ -61,6 +61,7 @@ class IbertPeer(Peer):
     name = "ibert"
     title = "ibert_tvm, integer-only, preset accurate, target host"
     precision = "int8"
+    target = "host"
     packages = (
         ("tvm", "apache-tvm"),
         ("tvm_ffi", "apache-tvm-ffi"),
@@ -108,7 +109,7 @@ class IbertPeer(Peer):
         from ibert_tvm.model.artefact import QuantizedModel
 
         quantised = QuantizedModel.load(self.quantised(spec, cache))
-        library = ibert_tvm.compile(quantised, target="host", shapes=self.shapes(cell))
+        library = ibert_tvm.compile(quantised, target=self.target, shapes=self.shapes(cell))
         library.export(folder / "model.so")
 
     def shapes(self, cell: Cell) -> list[tuple[int, int]]:
@@ -126,6 +127,14 @@ class IbertPeer(Peer):
             return next(iter(outputs.values())).values
 
         return run
+
+
+class IbertVnni(IbertPeer):
+    """What the host would be without its tiles."""
+
+    name = "ibert-vnni"
+    title = "ibert_tvm, target x86-avx512-vnni"
+    target = "x86-avx512-vnni"
 
 
 class IbertBuckets(IbertPeer):

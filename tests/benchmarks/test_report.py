@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from benchmarks.goals import PROMISED, check_goals
-from benchmarks.machine import read_bandwidth
+from benchmarks.goals import PROMISED, check_goals, ratio
+from benchmarks.machine import int8_ceiling, read_bandwidth
 from benchmarks.models import MODELS, Cell
+from benchmarks.peers import find_peer
 from benchmarks.report import _markdown, main, write_report
 from tests.benchmarks.documents import document, memory_row, row
 
@@ -161,3 +162,17 @@ def test_results_are_merged_into_one_report(tmp_path, capsys):
         ("1x128", "openvino-int8"),
     ]
     assert str(tmp_path / "both.md") in capsys.readouterr().out
+
+
+def test_the_ceiling_is_that_of_the_best_instruction() -> None:
+    limits = {"int8-vpdpbusd-zmm": 400.0, "int8-tdpbusd-tile": 2900.0, "int16-vpmaddwd-ymm": 150.0}
+    measured = {name: {"value": value, "unit": "GMAC/s"} for name, value in limits.items()}
+    assert int8_ceiling(measured) == 2900.0
+    del measured["int8-tdpbusd-tile"]
+    assert int8_ceiling(measured) == 400.0
+
+
+def test_own_vnni_is_compared_like_a_peer() -> None:
+    peer = find_peer("ibert-vnni")
+    assert (peer.target, find_peer("ibert").target) == ("x86-avx512-vnni", "host")
+    assert ratio({"ibert": {"median_ms": 2.0}, peer.name: {"median_ms": 5.0}}, "own VNNI") == 2.5
