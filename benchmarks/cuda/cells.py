@@ -8,7 +8,16 @@ import numpy as np
 
 from benchmarks.models import MODELS, Cell, ModelSpec
 
-__all__ = ["PAPER_MODELS", "PAPER_SHAPES", "SPECS", "Task", "cosine", "paper_tasks", "pooled"]
+__all__ = [
+    "PAPER_MODELS",
+    "PAPER_SHAPES",
+    "SPECS",
+    "Task",
+    "cosine",
+    "mask_of_texts",
+    "paper_tasks",
+    "pooled",
+]
 
 # BERT-Tiny is for tests of the benchmark itself.
 SPECS: dict[str, ModelSpec] = {
@@ -18,6 +27,17 @@ SPECS: dict[str, ModelSpec] = {
 PAPER_MODELS = ("bert-base", "bert-large")
 # Table 3 of I-BERT (Kim et al., ICML 2021): sequence 128 and 256, batch 1, 2, 4, 8.
 PAPER_SHAPES = tuple(Cell(batch, length) for length in (128, 256) for batch in (1, 2, 4, 8))
+# Tokens (WordPiece of BERT) of every seventh text of ibert_tvm/data/heldout.txt, 32 of them.
+_TEXTS = (
+    *(34, 15, 57, 30, 25, 24, 24, 19, 84, 26, 16, 20, 20, 15, 8, 7),
+    *(18, 4, 19, 10, 71, 10, 17, 25, 13, 13, 18, 16, 18, 19, 11, 12),
+)
+
+
+def mask_of_texts(cell: Cell) -> np.ndarray:
+    """Mask [batch, seq_len], int64, of texts as long as those of the held-out file."""
+    lengths = np.resize(_TEXTS, cell.batch)[:, None]
+    return (np.arange(cell.seq_len) < lengths).astype(np.int64)
 
 
 @dataclass(frozen=True)

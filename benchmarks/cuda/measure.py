@@ -97,8 +97,10 @@ def measure_cell(
     list of dict
         One row per peer: ``median_ms``, ``min_ms``, ``runs``, ``round_medians_ms`` of calls,
         ``device_median_ms`` and ``device_min_ms`` of runs without copies where they can be timed,
-        ``tops``, ``load_seconds``, ``prepare_seconds``, ``cosine``, ``bit_exact``, ``sensors`` (one
-        reading a round), ``kernels`` as of `by_role`; or ``failed`` with the reason.
+        ``texts_median_ms`` and ``texts_min_ms`` of calls with texts of real lengths by a peer that
+        leaves padding out, ``tops``, ``load_seconds``, ``prepare_seconds``, ``cosine``,
+        ``bit_exact``, ``texts_exact``, ``sensors`` (one reading a round), ``kernels`` as of
+        `by_role`; or ``failed`` with the reason.
     """
     rows: dict[str, dict[str, Any]] = {}
     for worker in loaded:
@@ -153,10 +155,11 @@ def _summarise(row: dict[str, Any], turns: list[Mapping[str, Any]], task: Task) 
     row["min_ms"] = round(min(every), 5)
     row["runs"] = len(every)
     row["round_medians_ms"] = [round(statistics.median(turn), 5) for turn in calls]
-    alone = [value for turn in turns for value in turn.get("device_ms", ())]
-    if alone:
-        row["device_median_ms"] = round(statistics.median(alone), 5)
-        row["device_min_ms"] = round(min(alone), 5)
+    for kind in ("device", "texts"):
+        values = [value for turn in turns for value in turn.get(f"{kind}_ms", ())]
+        if values:
+            row[f"{kind}_median_ms"] = round(statistics.median(values), 5)
+            row[f"{kind}_min_ms"] = round(min(values), 5)
     row["peak_mib"] = max(turn["peak_mib"] for turn in turns)
     row["tops"] = round(2 * task.macs / row["median_ms"] * 1e-9, 2)
     problem = wrong(row)
@@ -196,6 +199,8 @@ def wrong(row: Mapping[str, Any]) -> str:
     """What is wrong with a peer's output; empty if nothing is known to be."""
     if row.get("bit_exact") is False:
         return "its integers are not those of the integer specification"
+    if row.get("texts_exact") is False:
+        return "the integers of a text depend on where in a batch it is"
     least = PEERS[str(row["peer"])].least_cosine
     if row.get("cosine") is not None and row["cosine"] < least:
         return f"the cosine of its output to the float model's is {row['cosine']}, below {least}"

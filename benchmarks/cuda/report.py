@@ -47,6 +47,7 @@ def _markdown(result: Mapping[str, Any]) -> str:
         lines += _wrong_lines(result)
         lines += _ratio_lines(result)
         lines += _latency_lines(result)
+        lines += _text_lines(result)
         lines += _kernel_lines(result)
         lines += _sensor_lines(result)
     lines += _limit_lines(result)
@@ -168,6 +169,27 @@ def _latency_lines(result: Mapping[str, Any]) -> list[str]:
         header = ["batch x seq", "peer", "ms", "without copies", "TOPS", "cosine", "integers"]
         lines += ["", f"### {model}: {describe(SPECS[model])}", "", *table(header, rows)]
     return lines
+
+
+def _text_lines(result: Mapping[str, Any]) -> list[str]:
+    """What leaving padding out gains."""
+    rows = [
+        [
+            *(model, cell, f"{row['median_ms']:.4g}", f"{row['texts_median_ms']:.4g}"),
+            f"{row['median_ms'] / row['texts_median_ms']:.2f}",
+        ]
+        for (model, cell), group in groups_of(result).items()
+        for row in group.values()
+        if "texts_median_ms" in row
+    ]
+    if not rows:
+        return []
+    header = ["model", "batch x seq", "all tokens, ms", "texts, ms", "times as fast"]
+    return [
+        *("", "## Padding", ""),
+        f"`{BASELINE}` with texts as long as those of the held-out file, padded to the cell.",
+        *("", *table(header, rows)),
+    ]
 
 
 def _fraction(value: float, limit: float | None) -> str:

@@ -79,7 +79,8 @@ class Server:
             ``prepare_seconds``, ``estimate_ms`` of a call, ``device_only`` (whether runs without
             copies can be timed), ``cosine`` to the float model's output, ``bit_exact`` (whether
             the integers are those of the specification; null for a peer without integers, or
-            where no reference was prepared).
+            where no reference was prepared), ``texts_exact`` (`CellRun.texts_exact` of a peer that
+            leaves padding out, else null).
         """
         self._run = None  # its memory is given back before more is taken
         shape = Cell.parse(cell)
@@ -94,7 +95,10 @@ class Server:
         exact = None
         if integers is not None and expected is not None:
             exact = hash_integers(integers) == expected.integers
+        with run.texts() as unpadded:
+            pass
         return {
+            "texts_exact": run.texts_exact() if unpadded else None,
             "prepare_seconds": round(seconds, 3),
             "estimate_ms": round(estimate, 4),
             "device_only": run.has_device_only,
@@ -113,7 +117,8 @@ class Server:
         Returns
         -------
         dict
-            ``call_ms`` and ``device_ms``: milliseconds of every run; ``peak_mib`` of host memory.
+            ``call_ms`` and ``device_ms``: milliseconds of every run, ``texts_ms`` of calls with
+            texts of real lengths (`CellRun.texts`); ``peak_mib`` of host memory.
         """
         run = self._ready()
         kinds = {"call_ms": run.call}
@@ -131,6 +136,10 @@ class Server:
                 times[name].append(_milliseconds(action))
             if time.perf_counter() >= until and len(times["call_ms"]) >= least:
                 break
+        with run.texts() as unpadded:
+            if unpadded:
+                run.call()
+                times["texts_ms"] = [_milliseconds(run.call) for _ in times["call_ms"]]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         rounded = {name: [round(value, 5) for value in values] for name, values in times.items()}
         return {**rounded, "peak_mib": round(peak, 1)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,7 @@ def test_a_budget_ends_the_rounds(monkeypatch):
     [
         ({}, ""),
         ({"bit_exact": False}, "its integers are not those of the integer specification"),
+        ({"texts_exact": False}, "the integers of a text depend on where in a batch it is"),
         ({"bit_exact": None}, "its integers were compared with nothing: no reference was prepared"),
         ({"cosine": 0.9}, "the cosine of its output to the float model's is 0.9, below 0.98"),
     ],
@@ -186,6 +188,15 @@ class _Run(CellRun):
 
     def integers(self):
         return self.values
+
+    @contextmanager
+    def texts(self):
+        self.masked = True
+        yield self.values.shape[1] > 4
+        self.masked = False
+
+    def texts_exact(self):
+        return not self.masked
 
 
 class _Fixed(Loaded):
@@ -211,11 +222,14 @@ def test_a_worker_compares_its_outputs(tmp_path):
     said = server.answer({"do": "cell", "cell": "1x4"})
     assert (said["bit_exact"], said["cosine"], said["device_only"]) == (True, 1.0, False)
     assert server.answer({"do": "cell", "cell": "2x4"})["bit_exact"] is False
-    assert server.answer({"do": "cell", "cell": "1x5"})["bit_exact"] is None
+    said = server.answer({"do": "cell", "cell": "1x5"})
+    assert (said["bit_exact"], said["texts_exact"]) == (None, True)
+    turn = server.answer({"do": "turn", "seconds": 0.0, "warm_up": 0.0, "least": 4})
+    assert len(turn["texts_ms"]) == 4
     assert server.answer({"do": "cell", "cell": "4x4"}) == {"failed": "MemoryError: GPU is full"}
     server.answer({"do": "cell", "cell": "1x4"})
     turn = server.answer({"do": "turn", "seconds": 0.0, "warm_up": 0.0, "least": 4})
-    assert len(turn["call_ms"]) == 4 and "device_ms" not in turn
+    assert len(turn["call_ms"]) == 4 and not {"device_ms", "texts_ms"} & {*turn}
     assert server.answer({"do": "kernels", "runs": 1}) == {"kernels": None}
 
 
@@ -267,7 +281,7 @@ def test_the_report_shows_what_was_measured(tmp_path):
     ]  # fmt: skip
     sensors = [{"clock_mhz": 1200, "celsius": 60, "limited_by": ["power cap"]}, {"clock_mhz": 1590}]
     result = document(
-        row("ibert-int8", 1.0, kernels=kernels, sensors=sensors),
+        row("ibert-int8", 1.0, kernels=kernels, sensors=sensors, texts_median_ms=0.4),
         row("pytorch-fp32", 4.0, device_median_ms=3.5),
         row("pytorch-fp16", 1.0, wrong="it is broken"),
         {"model": "bert-base", "cell": "2x128", "peer": "ibert-fp32", "failed": "no memory"},
@@ -278,6 +292,7 @@ def test_the_report_shows_what_was_measured(tmp_path):
     assert "| bert-base | 1x128 | 4.00 (4.00) | 3.50 | – | – | – | – |" in text
     assert "| a.*.up | linear | 2 | 40.0 | 80.0% | 50.0 | 50% | 25 | 10% |" in text
     assert "| embeddings.add | add | 1 | 10.0 | 20.0% | – | – | – | – |" in text
+    assert "| bert-base | 1x128 | 1 | 0.4 | 2.50 |" in text
     assert "1200 to 1590 MHz | 60 °C | – | power cap |" in text
     assert "**`pytorch-fp16` on bert-base 1x128: it is broken.**" in text
     assert "- `ibert-fp32` on bert-base 2x128: no memory" in text

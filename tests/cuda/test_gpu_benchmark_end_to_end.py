@@ -81,7 +81,8 @@ def test_both_models_of_ours_are_measured_and_right(prepared: Prepared, tmp_path
         assert "failed" not in row and "wrong" not in row, row
         assert row["median_ms"] >= row["min_ms"] > 0
         if row["peer"] == "ibert-int8":
-            assert row["bit_exact"] is True
+            assert row["bit_exact"] is True and row["texts_exact"] is True
+            assert row["texts_median_ms"] >= row["texts_min_ms"] > 0
             kinds = {kernel["kind"] for kernel in row["kernels"]}
             assert {"linear", "attention"} <= kinds
             macs = sum(kernel["macs"] for kernel in row["kernels"])

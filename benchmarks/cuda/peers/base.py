@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,21 @@ class CellRun(ABC):
     def integers(self) -> np.ndarray | None:
         """The integers behind `output`; None for a peer that has none."""
         return None
+
+    @contextmanager
+    def texts(self) -> Iterator[bool]:
+        """Have calls take texts of real lengths for the time of a ``with``, padding masked.
+
+        Yields
+        ------
+        bool
+            Whether they do: whether the peer leaves padding out.
+        """
+        yield False
+
+    def texts_exact(self) -> bool:
+        """Whether the integers of such a text are the same wherever in a batch it is."""
+        raise NotImplementedError
 
     def kernel_times(self, runs: int) -> list[dict[str, Any]] | None:
         """Milliseconds of every kernel of one run, launched one by one; None if it cannot tell.

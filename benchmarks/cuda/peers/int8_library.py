@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from benchmarks.models import Cell, ModelSpec
 
+from ..cells import mask_of_texts
 from ..prepared import Prepared
 from .base import CellRun, GpuPeer, Loaded
 
@@ -22,6 +25,7 @@ class _Run(CellRun):
             for function in library.metadata.functions
             if (function.batch, function.seq_len) == (cell.batch, cell.seq_len)
         )
+        self._library, self._cell = library, cell
         # The first run uploads inputs and captures the graph; it also gives the outputs.
         outputs = library.run(**cell.inputs(), dequantize=False)
         self._output = next(iter(outputs.values()))
@@ -37,6 +41,25 @@ class _Run(CellRun):
 
     def integers(self) -> np.ndarray:
         return self._output.values
+
+    @contextmanager
+    def texts(self) -> Iterator[bool]:
+        mask = self._context.inputs(self._function)["attention_mask"]
+        whole = mask.copy()
+        mask[:] = mask_of_texts(self._cell)
+        try:
+            yield self._function.packed
+        finally:
+            mask[:] = whole
+
+    def texts_exact(self) -> bool:
+        ids, mask = self._cell.inputs()["input_ids"], mask_of_texts(self._cell)
+        outputs = [
+            next(iter(self._library.run(rows, kept, dequantize=False).values())).values
+            for rows, kept in ((ids, mask), (ids[::-1], mask[::-1]))
+        ]
+        self._library.run(**self._cell.inputs())  # what the next call takes
+        return bool(np.array_equal(outputs[0], outputs[1][::-1]))
 
     def kernel_times(self, runs: int) -> list[dict[str, Any]]:
         records = self._function.kernels
