@@ -29,7 +29,7 @@ TOOLS = {
     "emulators": ("qemu-", "bochs", "node"),
     "a browser": ("chromium",),
     "a client of HTTP": ("h2load",),
-    "further tools": ("llvm-", "mmdebstrap"),
+    "further tools": ("llvm-", "mmdebstrap", "cmake", "pkg-config"),
 }
 ALONE = ("cross-compilers", "emulators", "a browser")
 _NOTES = "IBERT_ASKED_FOR_TOOLS"  # the file that names of test files are appended to

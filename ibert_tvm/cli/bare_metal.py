@@ -33,6 +33,9 @@ class Microcontroller:
     external_weights
         Weights in a file of their own, whose address the program gives at run time: all, or words
         (the table of words).
+    build_system
+        Add the files of build systems, comma-separated: arduino, cmake, cmsis-pack, esp-idf,
+        pkg-config, zephyr.
     """
 
     panel = "Microcontrollers"
@@ -41,6 +44,7 @@ class Microcontroller:
     ram: str | None = None
     emit: str | None = None
     external_weights: str | None = None
+    build_system: str | None = None
 
 
 def package_options(target: TargetDescription, wanted: Microcontroller) -> PackageOptions | None:
@@ -58,6 +62,7 @@ def package_options(target: TargetDescription, wanted: Microcontroller) -> Packa
     """
     from ibert_tvm.targets import list_targets
     from ibert_tvm.targets.bare_metal import PackageOptions
+    from ibert_tvm.targets.bare_metal.integration import check_build_system
     from ibert_tvm.targets.bare_metal.options import WASM, forms_of, parse_memory
 
     given = [
@@ -87,8 +92,12 @@ def package_options(target: TargetDescription, wanted: Microcontroller) -> Packa
             why="packages have no such form",
             todo=f"use one of: {', '.join(forms)}",
         )
+    systems = (wanted.build_system or "").split(",") if wanted.build_system else ()
+    for name in systems:
+        check_build_system(name, emit)
     return PackageOptions(
         emit=emit,
+        build_systems=tuple(systems),
         flash=None if wanted.flash is None else parse_memory("--flash", wanted.flash),
         ram=None if wanted.ram is None else parse_memory("--ram", wanted.ram),
     )

@@ -288,7 +288,13 @@ class CompiledPackage(Compiled):
         from ..compiler import compile as compile_model
         from ..targets.bare_metal.options import PackageOptions
 
-        document, options = self._document, PackageOptions(str(self._document["emit"]))
+        document, options = (
+            self._document,
+            PackageOptions(
+                str(self._document["emit"]),
+                build_systems=tuple(map(str, self._document.get("build_systems", ()))),
+            ),
+        )
         made = compile_model(
             model,
             self._description.name,

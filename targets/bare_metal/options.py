@@ -37,11 +37,14 @@ class PackageOptions:
         for browsers.
     flash, ram
         Bytes that there are for the model; None where nothing is to be checked.
+    build_systems
+        Whose files go with it: of `integration.BUILD_SYSTEMS`.
     """
 
     emit: str = OBJECTS
     flash: int | None = None
     ram: int | None = None
+    build_systems: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.emit not in (*FORMS, WASM):

@@ -35,6 +35,7 @@ from ..weights import WEIGHTS_FILE, external_bytes, write_weights
 from .c_weights import weights_c
 from .document import DOCUMENT, FORMAT, KIND, FileNames
 from .guide import makefile, readme
+from .integration import write_integration
 from .memory_use import FunctionPeak, MemoryUse, check_limits
 from .options import C_ARRAYS, C_SOURCES, OBJECTS, PackageOptions, forms_of
 from .verification import Verified, bare_metal, stack_of_sources, verify_package
@@ -121,6 +122,7 @@ def write_package(
     header = _with_sizes(bare, use, description, options)
     (folder / names.header).write_text(header, encoding="utf-8")
     document = package_document(bare, metadata, description, options.emit, use, verified)
+    document = {**document, "build_systems": list(options.build_systems)}
     (folder / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
     (folder / "README.md").write_text(readme(document), encoding="utf-8")
     if bare.external:
@@ -146,6 +148,9 @@ def write_package(
         files = [path.name for path in sources]
         text = makefile(names.prefix, files, *_compiler(description))
         (folder / "Makefile").write_text(text, encoding="utf-8")
+    names_of_sources = [] if options.emit == OBJECTS else [path.name for path in sources]
+    for system in options.build_systems:
+        write_integration(folder, system, document, names_of_sources)
     for path in work.iterdir():
         path.unlink()
     work.rmdir()

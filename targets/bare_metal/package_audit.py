@@ -129,7 +129,7 @@ def package_objects(
         tools.run([tools.binary("ar"), "x", library], work, "cannot unpack the library")
     else:
         for name in package_files(folder):
-            if name.endswith((*_SOURCES, ".h", ".bin")):
+            if name.endswith((*_SOURCES, ".h", ".bin")) and "/" not in name:
                 shutil.copyfile(folder / name, work / name)
         sources = sorted(path for path in work.iterdir() if path.suffix in _SOURCES)
         compile_sources(sources, work, description)

@@ -38,6 +38,8 @@ _PACKAGES = {
     "llvm-mc-14": "llvm-14",
     "wasm-ld-14": "lld-14",
     "bochs-bin": "bochs bochs-term",
+    "cmake": "cmake",
+    "pkg-config": "pkg-config",
 }
 # Debian's llvm-14 has the version in the names of its programs.
 _VERSIONS = {"llvm-objdump": [f"llvm-objdump-{version}" for version in range(14, 30)]}
