@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import onnx
+from onnx import TensorProto, helper
 
 from ...model.heads import HEADS, Head, OnnxOutput
 from ..errors import ModelSourceError
 from .naming import Naming
-
-if TYPE_CHECKING:
-    import onnx
 
 _SPLIT = ("Split", "Slice", "Gather")
 
@@ -167,7 +166,6 @@ def _sentence(
 
 def mean_pooling(hidden: str, mask: str, opset: int) -> tuple[onnx.NodeProto, ...]:
     """Return nodes that average `hidden` over the tokens that `mask` marks."""
-    from onnx import TensorProto, helper
 
     def node(op: str, inputs: list[str], output: str, **attributes: object) -> onnx.NodeProto:
         name = f"ibert/{output}"

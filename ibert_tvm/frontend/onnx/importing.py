@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
+from onnx import TensorProto, numpy_helper
 
 from ...common.errors import error_lines
 from ..canonicalise import Canonical, Revisit, canonicalise
@@ -26,9 +28,6 @@ from .operators import OPERATORS
 from .reading import opsets, without_functions
 from .signature import GraphInput, ProbeShape, graph_inputs, probe_shape
 from .translator import Translator
-
-if TYPE_CHECKING:
-    import onnx
 
 # Running the ONNX model itself, to compare the import with it.
 #
@@ -122,8 +121,6 @@ def _outputs_changed(
     model: onnx.ModelProto, outputs: Sequence[str], nodes: Sequence[onnx.NodeProto]
 ) -> Iterator[None]:
     """Give a model these outputs, and nodes that compute them, for the length of a block."""
-    import onnx
-
     graph = model.graph
     before, count = list(graph.output), len(graph.node)
     known = {item.name: item for item in before}
@@ -151,8 +148,6 @@ def _quiet_onnxruntime() -> Any:
 
 
 def _session(model: onnx.ModelProto, options: Any) -> Any:
-    import onnx
-
     onnxruntime = _quiet_onnxruntime()
     if model.ByteSize() < _LARGEST:
         data = model.SerializeToString()
@@ -194,8 +189,6 @@ def in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _is_short(data_type: int) -> bool:
-    from onnx import TensorProto
-
     return data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
@@ -228,8 +221,6 @@ _NAMED_TYPES = ("to", "dtype", "stash_type", "softmax_precision")
 
 
 def _convert(graph: onnx.GraphProto) -> None:
-    from onnx import TensorProto
-
     for item in graph.initializer:
         _convert_tensor(item)
     for item in (*graph.input, *graph.output, *graph.value_info):
@@ -247,8 +238,6 @@ def _convert(graph: onnx.GraphProto) -> None:
 
 
 def _convert_tensor(tensor: onnx.TensorProto) -> None:
-    from onnx import numpy_helper
-
     if _is_short(tensor.data_type):
         array = numpy_helper.to_array(tensor).astype("float32")
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
@@ -437,8 +426,6 @@ def _named(chosen: Outputs, outputs: Sequence[tuple[str, str]]) -> list[str]:
 
 def _check_types(graph: onnx.GraphProto, source: str) -> None:
     """Refuse weights that are not float32: calibration measures in float32."""
-    from onnx import TensorProto
-
     for item in graph.initializer:
         if item.data_type == TensorProto.DOUBLE and len(item.dims) > 1:
             raise UnsupportedModelError(

@@ -13,10 +13,8 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import onnx
+import onnx
 
 _PATH = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 _INVENTED = re.compile(r"(onnx::|_*val_?\d|_?\d|_?const|const_fold|/|.*_output_\d)", re.IGNORECASE)

@@ -7,12 +7,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnx
+from onnx import TensorProto, inliner, numpy_helper
+
 from ...common.errors import error_lines
 from ...common.strict_json import shown
 from ..errors import ModelSourceError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    import onnx
     from google.protobuf.message import Message
 
 OLDEST_OPSET = 11
@@ -50,8 +52,6 @@ def read_model_files(file: Path) -> tuple[onnx.ModelProto, tuple[Path, ...]]:
     UnsupportedModelError
         If its operator set is too old or unknown.
     """
-    import onnx
-
     model = _read_graph(file)
     files = _with_data(model, file)
     try:
@@ -75,7 +75,6 @@ def data_files(file: Path) -> tuple[Path, ...]:
 
 def _read_graph(file: Path) -> onnx.ModelProto:
     """Read a file without data that it keeps elsewhere."""
-    import onnx
     from google.protobuf.message import DecodeError
 
     if not file.is_file():
@@ -112,8 +111,6 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
     UnsupportedModelError
         If its operator set is older than `OLDEST_OPSET`, or newer than the installed onnx knows.
     """
-    import onnx
-
     version = opsets(model).get("", 0)
     newest = onnx.defs.onnx_opset_version()
     if version < OLDEST_OPSET:
@@ -170,8 +167,6 @@ def _check_nodes(graph: onnx.GraphProto, context: Any, where: str) -> None:
 
     Translation may then count on operands and attributes that every such node has.
     """
-    import onnx
-
     for node in graph.node:
         inner = [item for item in node.attribute if item.type == onnx.AttributeProto.GRAPH]
         alone = node
@@ -206,8 +201,6 @@ def without_functions(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
     ModelSourceError
         If that makes more than `MOST_NODES`, or a function calls itself.
     """
-    from onnx import inliner
-
     if not model.functions:
         return model
     functions = {(item.domain, item.name): item for item in model.functions}
@@ -261,9 +254,6 @@ def check_arrays(message: Message, where: str) -> None:
     ModelSourceError
         With the name of the array.
     """
-    import onnx
-    from onnx import numpy_helper
-
     if isinstance(message, onnx.TensorProto):
         try:
             fits = min(message.dims, default=0) >= 0
@@ -308,8 +298,6 @@ def _check_text(message: Message, where: str) -> None:
 
 def type_name(number: int) -> str:
     """Return the lower-case name of an element type, ``uint8`` for example; of any number."""
-    from onnx import TensorProto
-
     known = number in TensorProto.DataType.values()
     return str(TensorProto.DataType.Name(number)).lower() if known else f"type {number}"
 
@@ -324,8 +312,6 @@ def opsets(model: onnx.ModelProto) -> dict[str, int]:
 
 def _with_data(model: onnx.ModelProto, file: Path) -> tuple[Path, ...]:
     """The file of a model that was read without data, and the files that hold those."""
-    import onnx
-
     names = {
         entry.value
         for tensor in model.graph.initializer

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import onnx
+from onnx import TensorProto, helper
 
 from ...common.errors import UsageError
 from ...model.model_info import REAL_INPUTS
 from ..errors import UnsupportedModelError
 from .reading import type_name
-
-if TYPE_CHECKING:
-    import onnx
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", *REAL_INPUTS)
 """Canonical names of inputs, in their order."""
@@ -94,8 +93,6 @@ def graph_inputs(
     UsageError
         If `names` does not fit the graph.
     """
-    from onnx import helper
-
     weights = {item.name for item in graph.initializer}
     free = [item for item in graph.input if item.name not in weights]
     renamed = _checked_names(names or {}, [item.name for item in free], where)
@@ -144,8 +141,6 @@ def _real(
     where: str,
 ) -> GraphInput:
     """An input of images or features, whose size is the graph's, or else the one that is given."""
-    from onnx import TensorProto
-
     axes = REAL_INPUTS[canonical].axes
     dims = item.type.tensor_type.shape.dim
     kind = item.type.tensor_type.elem_type

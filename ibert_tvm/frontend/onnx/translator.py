@@ -12,10 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+import onnx
 import tvm
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 from tvm import relax
 
 from ...common.errors import error_lines
@@ -26,9 +28,6 @@ from ..report import Folding, Origin
 from .naming import Naming, label
 from .signature import GraphInput, ProbeShape
 from .values import Known, Refused, Traced, Untranslatable, constant
-
-if TYPE_CHECKING:
-    import onnx
 
 # Computing nodes whose operands are all known, with onnx's own definition of the operators.
 
@@ -97,8 +96,6 @@ def _size_of_results(
     node: onnx.NodeProto, arrays: Mapping[str, Array], opsets: Mapping[str, int]
 ) -> int:
     """Elements of the results, from shapes and those operands alone that may say sizes."""
-    from onnx import shape_inference
-
     most = _MOST_AXES * sum(array.size for array in arrays.values())
     try:
         model = _alone(node, arrays, opsets, sizes=True)
@@ -119,8 +116,6 @@ def _alone(
     node: onnx.NodeProto, arrays: Mapping[str, Array], opsets: Mapping[str, int], sizes: bool
 ) -> onnx.ModelProto:
     """A model of one node; its inputs with their shapes, and small ones as constants, for sizes."""
-    from onnx import TensorProto, helper, numpy_helper
-
     imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     graph = helper.make_graph(
         [node],
@@ -340,7 +335,6 @@ class Translator:
         shape: ProbeShape,
         operators: Mapping[tuple[str, str], Operator],
     ) -> None:
-        from onnx import numpy_helper
 
         self.opsets = dict(opsets)
         self.naming = Naming(nodes)
@@ -471,7 +465,6 @@ class Translator:
     def _node(
         self, proto: onnx.NodeProto, operands: tuple[Known | Traced | None, ...]
     ) -> Sequence[Known | Traced | None]:
-        from onnx import helper
 
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         attributes = {item.name: helper.get_attribute_value(item) for item in proto.attribute}
@@ -519,7 +512,6 @@ class Translator:
         condition = operands[0]
         if not isinstance(condition, Known):
             raise Untranslatable("its condition depends on the data, so it would be a branch")
-        from onnx import numpy_helper
 
         branch = attributes["then_branch" if condition.array.all() else "else_branch"]
         for item in branch.initializer:

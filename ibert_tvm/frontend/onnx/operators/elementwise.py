@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import reduce
 
 import numpy as np
+from onnx import helper
 from tvm import relax
 from tvm.relax import op
 
@@ -197,8 +198,6 @@ def _where(t: Translator, node: Node) -> Traced:
 
 @operator("Cast")
 def _cast(t: Translator, node: Node) -> Traced:
-    from onnx import helper
-
     x, wanted = node.traced(), node.attributes["to"]
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(wanted))
