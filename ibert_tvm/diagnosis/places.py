@@ -24,8 +24,6 @@ from ..common.strict_json import JsonObject
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.integer.program import Program, Step
 
-__all__ = ["Place", "places_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Place:

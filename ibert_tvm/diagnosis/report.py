@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 
 from ..common.strict_json import JsonDict
 
-__all__ = ["Diagnosis", "Loss", "Suggestion", "ValueLoss", "WorstText"]
-
 
 @dataclass(frozen=True)
 class Loss:

@@ -14,7 +14,7 @@ from ..common.errors import UsageError, check_choice
 from ..model.scores import FUNCTIONS, ranked_classes, ranked_documents
 from ..model.spans import LONGEST_ANSWER, WINDOW, best_answer
 from .batches import Text
-from .entities import STRATEGIES, tagged_text
+from .readings import STRATEGIES, tagged_text
 from .texts import TextModel, array_of, converted, listed, tensor_of
 
 if TYPE_CHECKING:

@@ -37,8 +37,6 @@ from .tokenizer_settings import (
     setting,
 )
 
-__all__ = ["PROBES", "source_tokenizer"]
-
 _logger = logging.getLogger(__name__)
 
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt")

@@ -31,7 +31,7 @@ from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
-from ..frontend.given import GivenQuantization, GivenScale
+from ..frontend.model import GivenQuantization, GivenScale
 from .table import SHORT_HIGH, STREAM_HIGH, SUM_HIGH
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from ibert_tvm.relay_passes.spec.short_softmax import MOST_WIDE_KEYS
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
-from ..frontend.given import GivenMatrix, GivenQuantization, GivenScale
+from ..frontend.model import GivenMatrix, GivenQuantization, GivenScale
 from .batches import Batch, Calibration, batches_of
 from .fidelity import DEFAULT_FIDELITY, check_fidelity
 from .given import GivenScales, fill_scales, missing_scales

@@ -9,7 +9,7 @@ an engine. `ibert_tvm.runtime.loading` chooses one of
 * `ibert_tvm.runtime.plain_engine.PlainEngine`: plain C functions, without a runtime;
 * `ibert_tvm.runtime.emulated_engine.EmulatedEngine`: the same, under an emulator of their target;
 
-and `ibert_tvm.runtime.remote` gives `ibert_tvm.runtime.remote_engine.RemoteEngine`, a board.
+and `ibert_tvm.runtime.remote_engine.load_remote` gives a `RemoteEngine`, a board.
 """
 
 from __future__ import annotations

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..common.errors import LibraryError, TargetError
+from ..common.errors import LibraryError, TargetError, UsageError
 from .buffers import BufferedInputs
+from .library import Library
+from .library_file import read_metadata
 from .mapping import opened
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 
 if TYPE_CHECKING:
-    from ibert_tvm.targets.rpc import Board, BoardDescription
+    from ibert_tvm.targets.rpc import Address, Board, BoardDescription
 
 _logger = logging.getLogger(__name__)
 _MOST_RUNS = 10_000
@@ -158,3 +162,74 @@ def check_fits(metadata: LibraryMetadata, board: BoardDescription) -> None:
 def _series(version: str) -> list[str]:
     """Major and minor version: within one, libraries fit."""
     return version.split(".")[:2]
+
+
+# Running a compiled library on a board, through TVM's RPC server there.
+#
+#     with load_remote("model.so", Address("192.168.1.7", 9090, "rpi4")) as library:
+#         outputs = library.run(input_ids=ids)        # as on this machine, bit for bit
+#
+# The library is sent once per session, weights included; they are used where the board maps it.
+# Then only inputs and outputs travel.
+
+DEFAULT_TIMEOUT = 60.0
+
+
+@contextmanager
+def load_remote(
+    path: str | os.PathLike[str],
+    address: Address,
+    num_threads: int | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Iterator[Library]:
+    """Load a library on a board for the duration of a block.
+
+    Parameters
+    ----------
+    path
+        The library, compiled for the board.
+    address
+        Its server, or a tracker with a key.
+    num_threads
+        Threads on the board; by default all its processors.
+    timeout
+        Seconds to wait for an answer, besides the time that transfers and measurements take.
+
+    Yields
+    ------
+    Library
+        Its `engine` is a `RemoteEngine`.
+
+    Raises
+    ------
+    LibraryError
+        If the file is missing, damaged, or not made by this project.
+    UsageError
+        If it was compiled without TVM's runtime.
+    ibert_tvm.targets.rpc.BoardError
+        If the board cannot be reached, or its processor cannot run the library.
+    TargetError
+        If the board's version of TVM does not fit.
+    """
+    from ibert_tvm.targets.rpc import Board
+
+    metadata = read_metadata(path)
+    if metadata.runtime != "tvm":
+        raise UsageError(
+            f"the library {metadata.path} cannot be run through RPC",
+            where="--rpc",
+            why="it was compiled with --runtime none; the server on a board has TVM's runtime",
+            todo="compile it with --runtime tvm, or copy it to the board and call its C functions",
+        )
+    if metadata.device != "cpu":
+        raise UsageError(
+            f"the library {metadata.path} cannot be run through RPC",
+            where="--rpc",
+            why="its kernels run on a GPU, and boards are asked for their processors only",
+            todo="run it on the machine that has the GPU",
+        )
+    with Board(address, timeout, lifetime=max(600.0, 10 * timeout)) as board:
+        board.open()
+        engine = RemoteEngine(board, metadata, num_threads)
+        with Library(metadata, engine.num_threads, engine) as library:
+            yield library

@@ -19,7 +19,7 @@ import torch
 from ibert_tvm.relay_passes.lower.rule import FACTORS, MATMUL, NATIVE, TERM
 
 from ..common.strict_json import JsonDict, JsonObject
-from .tensors import TensorArray, tensor_of
+from .integers import TensorArray, tensor_of
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.canonical.evaluate import FloatStep

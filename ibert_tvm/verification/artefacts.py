@@ -204,7 +204,7 @@ class CompiledLibrary(Compiled):
     @contextmanager
     def running(self, model: QuantizedModel) -> Iterator[tuple[str, Run]]:
         from ..runtime import load_library
-        from ..runtime.remote import load_remote
+        from ..runtime.remote_engine import load_remote
 
         if self._address is None:
             library = load_library(self._metadata.path, emulate=self._emulate)

@@ -14,8 +14,7 @@ import pytest
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models, pre_tokenizers, processors, trainers
 
-from ibert_tvm.c_tokenizer.source import c_tokenizer
-from ibert_tvm.c_tokenizer.text import HostTokenizer, check_same
+from ibert_tvm.c_tokenizer.text import HostTokenizer, c_tokenizer, check_same
 from ibert_tvm.model.tokenization import Tokenizer
 from ibert_tvm.model.tokenizer_behaviour import PROBES
 from tests.frontend.tokenizer_folders import SENTENCES, SPECIAL, many_words

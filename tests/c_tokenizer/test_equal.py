@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
-from ibert_tvm.c_tokenizer.source import c_tokenizer
-from ibert_tvm.c_tokenizer.text import HostTokenizer, check_on_probes
+from ibert_tvm.c_tokenizer.text import HostTokenizer, c_tokenizer, check_on_probes
 from ibert_tvm.common.errors import ModelError
 from ibert_tvm.model.tokenization import Tokenizer
 from tests.examples import examples

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.c_tokenizer.source import c_tokenizer
-from ibert_tvm.c_tokenizer.text import check_same, header_alone
+from ibert_tvm.c_tokenizer.text import c_tokenizer, check_same, header_alone
 from tests.processes import run_captured
 
 from .forms import host_of, tokenizer_of, word_piece

@@ -9,8 +9,7 @@ from tokenizers import pre_tokenizers
 
 from ibert_tvm.c_tokenizer.errors import TokenizerFormError
 from ibert_tvm.c_tokenizer.parts import byte_alphabet
-from ibert_tvm.c_tokenizer.source import c_tokenizer
-from ibert_tvm.c_tokenizer.text import check_same
+from ibert_tvm.c_tokenizer.text import c_tokenizer, check_same
 from ibert_tvm.common.errors import VerificationError
 from tests.snapshots import Messages
 

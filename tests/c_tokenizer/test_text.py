@@ -15,8 +15,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 import ibert_tvm as ibert
-from ibert_tvm.c_tokenizer.source import c_tokenizer
-from ibert_tvm.c_tokenizer.text import compared_probes
+from ibert_tvm.c_tokenizer.text import c_tokenizer, compared_probes
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.model.tokenization import Tokenizer

@@ -11,7 +11,7 @@ import pytest
 
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import InputError, UsageError
-from ibert_tvm.encoder.entities import TaggedToken, entities, tagged_tokens
+from ibert_tvm.encoder.readings import TaggedToken, entities, tagged_tokens
 from ibert_tvm.model.spans import best_span, no_answer
 from ibert_tvm.model.tokenization import Window
 from tests.snapshots import Messages

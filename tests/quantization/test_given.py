@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ibert_tvm.frontend.given import GivenMatrix, GivenQuantization, GivenReader, GivenScale
+from ibert_tvm.frontend.model import GivenMatrix, GivenQuantization, GivenReader, GivenScale
 from ibert_tvm.quantization.given import fill_scales
 from ibert_tvm.quantization.scale_source import embedding_rows, linear_rows
 from ibert_tvm.relay_passes.canonical import OPERATORS

@@ -24,8 +24,7 @@ import pytest
 from ibert_tvm.common.errors import TargetError, UsageError
 from ibert_tvm.runtime import load_library
 from ibert_tvm.runtime.library_file import read_metadata
-from ibert_tvm.runtime.remote import load_remote
-from ibert_tvm.runtime.remote_engine import check_fits
+from ibert_tvm.runtime.remote_engine import check_fits, load_remote
 from ibert_tvm.targets.rpc import Address, Board, BoardError, find_server
 from ibert_tvm.targets.rpc.address import _TRACKER_MAGIC
 from tests.commands import Ibert
@@ -293,7 +292,7 @@ def test_a_library_without_runtime(
     library: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     bare = replace(read_metadata(library), runtime="none")
-    monkeypatch.setattr("ibert_tvm.runtime.remote.read_metadata", lambda _path: bare)
+    monkeypatch.setattr("ibert_tvm.runtime.remote_engine.read_metadata", lambda _path: bare)
     with messages.raises(UsageError), load_remote(library, Address(HOST, 1)):
         pass
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from ibert_tvm.relay_passes.canonical.evaluate import FloatModel
+from ibert_tvm.train.integers import TensorArray
 from ibert_tvm.train.straight_through import FloatTwin
-from ibert_tvm.train.tensors import TensorArray
 from tests.examples import examples
 from tests.golden.models import MODELS, canonical, inputs
 

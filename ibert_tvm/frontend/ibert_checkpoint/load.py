@@ -18,8 +18,7 @@ from ..report import Folding, ImportReport
 from ..verify import Source
 from .canonical import build_canonical, head_shapes, shapes
 from .config import IbertConfig
-from .quant_acts import layer_norms, range_shapes, ranges_of
-from .quantization import IbertQuantization
+from .quantization import IbertQuantization, layer_norms, range_shapes, ranges_of
 from .weights import CheckpointArrays
 
 if TYPE_CHECKING:

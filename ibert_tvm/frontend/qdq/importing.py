@@ -15,7 +15,7 @@ from tvm import relax
 from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, matrix_of, value_name
 
 from ...common.types import Array
-from ..given import EdgeUse, GivenMatrix, GivenQuantization, GivenReader, GivenScale
+from ..model import EdgeUse, GivenMatrix, GivenQuantization, GivenReader, GivenScale
 from ..onnx.importing import import_onnx_model
 from ..onnx.reading import without_functions
 from ..report import ShownTensor
