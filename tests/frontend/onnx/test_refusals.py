@@ -222,7 +222,6 @@ def test_results_without_bound_are_not_computed(
     name: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(translator, "LARGEST_RESULT", 2**20)  # so that the test itself is quick
-    monkeypatch.setattr(translator, "LARGEST_RESULT", 2**20)
     g = Graph()
     sizes = g.op("ReduceSum", GROWING[name](g), keepdims=0)
     output = g.op("Add", g.words(), g.op("Cast", sizes, to=TensorProto.FLOAT))
