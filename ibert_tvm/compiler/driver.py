@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -345,6 +345,7 @@ def compile(
     from ibert_tvm.relay_passes.passes import (
         IntegerProgram,
         TargetKind,
+        function_name,
         lower_to_kernels,
         phases_of,
     )
@@ -352,7 +353,8 @@ def compile(
     from ibert_tvm.relay_passes.passes.narrow_inputs import NarrowInputs
     from ibert_tvm.schedules import schedule_module
     from ibert_tvm.targets import check_runtime, get_target
-    from ibert_tvm.targets.aot import compile_bare, portable_description
+    from ibert_tvm.targets.aot import ShapeSpec, compile_bare, portable_description
+    from ibert_tvm.targets.aot.compile import arena_bytes
     from ibert_tvm.targets.build import build_executable, build_for_gpu
 
     shapes = check_shapes(shapes, quantized)
@@ -411,6 +413,14 @@ def compile(
             bare = compile_bare(
                 module, parameters, description, interface, threads, text, external_weights
             )
+
+            def arena_at(tokens: int) -> int:
+                shape = (1, tokens)
+                again = lower_to_kernels(program, layout, [shape], phases=phases).program.module
+                only = replace(interface, functions=(ShapeSpec(function_name(*shape), *shape),))
+                return arena_bytes(schedule_module(again, description, tuned), description, only)
+
+            bare = replace(bare, arena_at=arena_at)
         elif description.gpu is not None:
             built = build_for_gpu(module, description, dump.folder)
             executable, device = built.executable, built.device

@@ -114,12 +114,8 @@ def compile_bare(
         anything but kernel calls.
     """
     alignment = description.machine.system.alignment
-    graphs = [read_function(shape.name, module[shape.name]) for shape in interface.functions]
     prefix = interface.prefix
-    signatures = _signatures(graphs, alignment, prefix)
-    lowered = lower_kernels(module, signatures, description, threads)
-    workspaces = {name: kernel.workspace_bytes for name, kernel in lowered.items()}
-    placed = [place_values(graph, workspaces, alignment) for graph in graphs]
+    signatures, lowered, placed = _planned(module, description, interface, threads)
     provided = {*microkernel_symbols(description), *((LAUNCH,) if threads else ())}
     kernels = {
         name: _kernel(module, name, signature, lowered[name], description, provided)
@@ -159,6 +155,25 @@ def compile_bare(
         text=text,
         external=external,
     )
+
+
+def arena_bytes(module: tvm.IRModule, description: TargetDescription, interface: Interface) -> int:
+    """Bytes of the arena that `compile_bare` would plan, without compiling anything."""
+    placed = _planned(module, description, interface, False)[2]
+    return max(graph.arena.nbytes for graph in placed)
+
+
+def _planned(
+    module: tvm.IRModule, description: TargetDescription, interface: Interface, threads: bool
+) -> tuple[dict[str, KernelSignature], dict[str, LoweredKernel], list[PlacedGraph]]:
+    """Signatures and lowered form of the kernels, and where each function's values lie."""
+    alignment = description.machine.system.alignment
+    graphs = [read_function(shape.name, module[shape.name]) for shape in interface.functions]
+    signatures = _signatures(graphs, alignment, interface.prefix)
+    lowered = lower_kernels(module, signatures, description, threads)
+    workspaces = {name: kernel.workspace_bytes for name, kernel in lowered.items()}
+    placed = [place_values(graph, workspaces, alignment) for graph in graphs]
+    return signatures, lowered, placed
 
 
 EXTERNAL = ("all", "words")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -205,6 +205,8 @@ class BareModel:
         Its tokenizer; None if it takes token ids only.
     external
         Which weights the program gives an address for, of `header.External`; empty if none.
+    arena_at
+        Bytes of the arena of one sequence, by its tokens; None where nothing can tell.
     """
 
     interface: Interface
@@ -223,6 +225,7 @@ class BareModel:
     lowered: tvm.IRModule = field(repr=False)
     text: TextSources | None = None
     external: str = ""
+    arena_at: Callable[[int], int] | None = field(default=None, repr=False, compare=False)
 
     @property
     def linked(self) -> list[Weight]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ibert_tvm.common.errors import TargetError
@@ -90,8 +90,24 @@ def kib(nbytes: int) -> str:
     return f"{nbytes / 1024:.1f} KiB"
 
 
-def check_limits(use: MemoryUse, options: PackageOptions, description: TargetDescription) -> None:
+def check_limits(
+    use: MemoryUse,
+    options: PackageOptions,
+    description: TargetDescription,
+    arena_at: Callable[[int], int] | None = None,
+) -> None:
     """Refuse a package that is larger than the memory that there is.
+
+    Parameters
+    ----------
+    use
+        What it takes.
+    options
+        What there is.
+    description
+        The target.
+    arena_at
+        As in `BareModel`, to advise a sequence that fits.
 
     Raises
     ------
@@ -119,7 +135,7 @@ def check_limits(use: MemoryUse, options: PackageOptions, description: TargetDes
             f"{peak.seq_len} tokens: {_listed(peak.arena.parts)}"
         )
         smaller = "; --emit c needs less RAM, and more time" if options.emit == OBJECTS else ""
-        shorter = _shorter(use, options.ram)
+        shorter = _shorter(use, options.ram, arena_at)
         todo.append(f"take a board with {kib(use.ram)} of RAM, or {shorter}{smaller}")
     if over:
         raise MemoryLimitError(
@@ -136,13 +152,16 @@ def _listed(parts: Sequence[tuple[str, int]]) -> str:
     return f"{text}, {rest} others" if rest else text
 
 
-def _shorter(use: MemoryUse, ram: int) -> str:
+def _shorter(use: MemoryUse, ram: int, arena_at: Callable[[int], int] | None) -> str:
     """What to compile for instead: values per token shrink with the sequence."""
     peak = use.peak
     if peak.batch > 1:
         return "compile for --batch 1"
-    fraction = (ram - use.stack - use.data) / max(1, use.arena)
-    tokens = int(peak.seq_len * fraction)
-    if tokens < 1:
-        return "take a smaller model"
-    return f"compile for shorter sequences (about --seq-len {tokens})"
+    room = ram - use.data - use.stack - use.stack // 4  # frames differ a little between lengths
+    tokens = peak.seq_len * room // max(1, use.arena)
+    while tokens >= 1 and arena_at is not None:
+        arena = arena_at(tokens)
+        if arena <= room:
+            return f"compile for shorter sequences (--seq-len {tokens})"
+        tokens = min(tokens - 1, tokens * room // arena)
+    return "compile for shorter sequences" if tokens >= 1 else "take a smaller model"

@@ -118,7 +118,7 @@ def write_package(
         )
         verified = replace(verified, stack=stack)
     use = memory_use(bare, verified)
-    check_limits(use, options, description)
+    check_limits(use, options, description, bare.arena_at)
     header = _with_sizes(bare, use, description, options)
     (folder / names.header).write_text(header, encoding="utf-8")
     document = package_document(bare, metadata, description, options.emit, use, verified)

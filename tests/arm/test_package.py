@@ -346,10 +346,11 @@ def test_too_little_ram_is_refused_with_numbers(
         r"32 tokens: \d+ ",
         text,
     ), text
-    assert "--seq-len" in text
+    (advised,) = re.findall(r"shorter sequences \(--seq-len (\d+)\)", text)
     # What was there stays whole.
     assert {path.name: path.read_bytes() for path in output.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert ibert(*arguments, "--seq-len", advised, "--ram", "16K").code == 0
 
 
 @pytest.mark.parametrize("convention", ["soft", "softfp", "hard"])

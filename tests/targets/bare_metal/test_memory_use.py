@@ -46,6 +46,21 @@ def test_too_little_ram(messages: Messages) -> None:
         check_limits(USE, PackageOptions(ram=101_500), TARGET)
 
 
+def test_the_advised_length_fits(messages: Messages) -> None:
+    """Memory is not proportional to tokens, and not even monotonic."""
+    asked = []
+
+    def arena(tokens: int) -> int:
+        asked.append(tokens)
+        return 1_562 * tokens + 6_000 * (tokens % 16 != 0)
+
+    with messages.raises(MemoryLimitError):
+        check_limits(USE, PackageOptions(ram=101_500), TARGET, arena)
+    assert asked == [63, 60, 59]
+    with messages.raises(MemoryLimitError):
+        check_limits(USE, PackageOptions(ram=3_000), TARGET, lambda tokens: 50_000)
+
+
 def test_too_little_of_both_names_both(messages: Messages) -> None:
     with messages.raises(MemoryLimitError):
         check_limits(USE, PackageOptions(flash=1000, ram=1000), TARGET)
