@@ -14,6 +14,7 @@ import ibert_tvm as ibert
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.cache import quantised_once
+from tests.processes import PATIENCE
 from tests.random_models import random_bert, random_ids
 
 from .qemu_board import FIRMWARE, link_firmware, run_firmware
@@ -93,7 +94,7 @@ def run_package(
     folder: Path,
     *,
     machine: str = "",
-    timeout: float = 300,
+    timeout: float = 4 * PATIENCE,
     plugin: str | None = None,
 ) -> PackageRun:
     """Run linked firmware on inputs of its one shape; `plugin` as for `run_firmware`."""

@@ -21,7 +21,7 @@ from ibert_tvm.targets import TargetDescription, get_target
 from ibert_tvm.targets.bare_metal.verification import bare_metal
 from ibert_tvm.targets.toolchain import find_linker
 from tests.cache import cached
-from tests.processes import run_captured
+from tests.processes import PATIENCE, run_captured
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRMWARE = ROOT / "examples" / "firmware"
@@ -155,7 +155,7 @@ def run_firmware(
     folder: Path,
     *,
     plugin: str | None = None,
-    timeout: float = 300,
+    timeout: float = 4 * PATIENCE,
     board: str = "",
     arguments: Iterable[str] = (),
 ) -> FirmwareRun:
@@ -199,7 +199,7 @@ def run_kernel(
     *,
     plugin: str | Callable[[Path], str] | None = None,
     stack_bytes: int = 256 * 1024,
-    timeout: float = 300,
+    timeout: float = 4 * PATIENCE,
     flags: Sequence[str] = (),
     keep: Path | None = None,
 ) -> KernelRun:

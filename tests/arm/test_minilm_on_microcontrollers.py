@@ -32,5 +32,5 @@ def test_minilm_is_bit_exact(target: str, seq_len: int, tokens: int | None, tmp_
     assert flash["code"] + flash["constants"] < 64 * 1024
     elf = link_package(package, tmp_path)
     inputs = inputs_for(model.input_names, seq_len, 1, VOCABULARY, tokens)
-    run = run_package(package, elf, inputs, tmp_path, timeout=1200)
+    run = run_package(package, elf, inputs, tmp_path)
     assert_bit_exact(model, inputs, run.outputs)

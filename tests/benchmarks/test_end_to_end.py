@@ -27,7 +27,7 @@ def test_one_cell_is_built_measured_reported_interrupted_and_continued(tmp_path:
     places = ("--cache", tmp_path / "cache", "--output", tmp_path / "out" / "cpu")
     peers = ("--peers", "ibert,pytorch-fp32")
     process = _start(*CELL, *QUICK, *places, *peers)
-    stdout, stderr = process.communicate(timeout=600)
+    stdout, stderr = process.communicate(timeout=4 * PATIENCE)
     assert process.returncode == 0, stderr
     written = [Path(path).name for path in json.loads(stdout)["written"]]
     assert written[:2] == ["cpu.json", "cpu.md"]

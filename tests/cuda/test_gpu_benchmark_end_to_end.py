@@ -70,7 +70,7 @@ def _start(prepared: Prepared, output: Path, *arguments: str) -> subprocess.Pope
 def test_both_models_of_ours_are_measured_and_right(prepared: Prepared, tmp_path: Path) -> None:
     output = tmp_path / "out" / "cuda"
     process = _start(prepared, output)
-    stdout, stderr = process.communicate(timeout=600)
+    stdout, stderr = process.communicate(timeout=4 * PATIENCE)
     assert process.returncode == 1, stderr  # PyTorch is a build without CUDA here
     assert json.loads(stdout) == {"written": [f"{output}.json", f"{output}.md"]}
     result = json.loads(output.with_name("cuda.json").read_text())

@@ -12,20 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.examples import examples
 from tests.fuzz.readers import READERS
 from tests.fuzz.run import fuzz
 
-# What imports transformers or ONNX Runtime, or compiles, reads a few files a second.
-_LONG = ("import", "onnx")
 _SECONDS = {"compile": 6, "import": 60, "onnx": 60}
 
 
+@pytest.mark.slow  # some; `make fuzz`, which `.ci/run` calls, reads files of every reader
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=getattr(pytest.mark, "record" if name in _LONG else "slow"))
-        for name in READERS
-    ],
+    "name", examples(READERS, "artefact", "compile", "library", otherwise="record")
 )
 def test_damaged_files(name: str) -> None:
     result = fuzz(name, _SECONDS.get(name, 2))

@@ -23,7 +23,7 @@ import numpy as np
 
 from tests.arm.tools import call_of
 from tests.cache import cached
-from tests.processes import run_captured
+from tests.processes import PATIENCE, run_captured
 
 from .image import BASE, MEMORY, make_image
 
@@ -32,7 +32,7 @@ ICE_LAKE = "corei7_icelake_u"
 SKYLAKE = "corei7_skylake_x"
 """AVX-512 without VNNI."""
 _HERE = Path(__file__).parent
-_SECONDS = 600
+_SECONDS = 6 * PATIENCE
 _HEAD = struct.Struct("<iQ")
 _NO_ROOM, _FAULT = -1, -1000
 _EXCEPTIONS = {
