@@ -176,6 +176,7 @@ class Evaluation:
         self.graph = graph
         self._leaves = leaves
         self._known: dict[tirx.Var, list[tuple[list[tirx.Expr], tirx.Expr]]] = {}
+        self._looked_up: dict[tirx.Var, tirx.Expr] = {}
         self.bindings: list[tirx.Stmt] = []
 
     def entry(self, buffer: tirx.Var, indices: Sequence[tirx.Expr]) -> tirx.Expr:
@@ -198,8 +199,11 @@ class Evaluation:
         NotElementwise
             If the entry needs a reduction that is no leaf.
         """
-        if buffer in self._leaves:
-            return self._leaves[buffer](list(indices))
+        leaf = self._leaves.get(buffer)
+        if isinstance(leaf, EarlyLoad):  # in front of the bindings
+            return leaf([substituted(index, self._looked_up) for index in indices])
+        if leaf is not None:
+            return leaf(list(indices))
         stage = self.graph.producer(buffer)
         if stage is None:
             return tirx.BufferLoad(buffer, list(indices))
@@ -326,14 +330,21 @@ class Evaluation:
         if self._is_place(value):
             return value
         var = tirx.Var(name, value.ty)
+        found = substituted(value, self._looked_up)
+        read = nodes_of(found, ir.TensorLoad)
+        if read and self._is_place(found, [load.source for load in read]):
+            self._looked_up[var] = found
         self.bindings.append(tirx.Bind(var, value))
         return var
 
-    def _is_place(self, value: tirx.Expr) -> bool:
-        """Whether a value is made of places alone, which an index may need as they are."""
-        parts = nodes_of(value, ir.TensorLoad, ir.Call, ir.Var)
+    def _is_place(self, value: tirx.Expr, tables: Sequence[tirx.Var] = ()) -> bool:
+        """Whether a value is made of places alone, which an index may need as they are.
+
+        Or of what parameters hold at such places, which `tables` are.
+        """
+        parts = nodes_of(value, ir.Call, ir.Var, *([] if tables else [ir.TensorLoad]))
         bound = [statement.var for statement in self.bindings]
-        return all(
+        return all(table in self.graph.parameters for table in tables) and all(
             isinstance(part, tirx.Var) and not any(part.same_as(var) for var in bound)
             for part in parts
         )

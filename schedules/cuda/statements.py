@@ -68,7 +68,9 @@ def guarded(condition: tirx.Expr | None, body: tirx.Stmt) -> tirx.Stmt:
 
 
 def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """One statement after the other."""
+    """One statement after the other; one that does nothing if there are none."""
+    if not statements:
+        return tirx.Evaluate(tirx.const(0, "int32"))
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 

@@ -15,7 +15,6 @@ from tests.cuda.tools import cuda_toolchain
 from tests.examples import examples
 from tests.lowering import lowered
 from tests.passes.models import encoder_program
-from tests.passes.small import UNPACKED
 
 TARGET = "cuda:sm_75+sm_80+sm_90"
 
@@ -25,7 +24,7 @@ RECORD = functools.partial(pytest.param, marks=pytest.mark.record)
 def compiled(settings: Mapping[str, Any], shape: tuple[int, int], target: str) -> GpuBuild:
     """Compile an encoder; an audit that refuses is an exception."""
     description = get_target(target)
-    made = lowered(encoder_program(**settings), description, [shape], UNPACKED)
+    made = lowered(encoder_program(**settings), description, [shape])
     return build_for_gpu(schedule_module(made.program.module, description), description)
 
 
@@ -58,8 +57,8 @@ def test_an_encoder_of_uneven_sizes() -> None:
     [
         ({"preset": "paper", "hidden": 64, "heads": 1, "feed_forward": 256}, (2, 64)),
         RECORD({"preset": "paper", "hidden": 36, "heads": 4, "roberta": True}, (1, 1)),
-        ({"hidden": 384, "heads": 12, "feed_forward": 1536}, (1, 64)),
-        RECORD({"hidden": 768, "heads": 12, "feed_forward": 3072}, (32, 64)),
+        ({"hidden": 384, "heads": 12, "feed_forward": 1536, "masked": True}, (8, 64)),
+        RECORD({"hidden": 768, "heads": 12, "feed_forward": 3072, "masked": True}, (32, 64)),
         RECORD({"hidden": 1024, "heads": 16, "feed_forward": 4096, "activation": "relu"}, (4, 64)),
         RECORD({"hidden": 256, "heads": 2, "masked": True}, (3, 53)),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from unittest import mock
 
@@ -68,6 +69,19 @@ def test_a_block_of_threads_counts_as_loops_do(shape: tuple[int, int], selected:
             blank = np.full(expected.shape, 77, "int32")
             *_, got = compiled[kind]([read, blank])
             np.testing.assert_array_equal(got, expected, f"{kind}, {name}")
+
+
+@pytest.mark.parametrize("hidden", [384, 768])
+def test_rows_of_a_table_are_loaded_by_vectors_where_tokens_are_packed(hidden: int) -> None:
+    program = encoder_program(hidden=hidden, heads=12, feed_forward=16, masked=True)
+    target = get_target("t4")
+    made = lowered(program, target, [(2, 8)], phases_of(TargetKind.GPU)).program.module
+    (norm,) = (f for f in made.functions.values() if f.attrs.get("ibert.layer") == "embedding_norm")
+    copies = re.findall(r"copy_bytes<\d+>.*", schedule_kernel("norm", norm, target).script())
+    tables = [var.name for var in norm.params if str(var.ty.dtype) == "int8"][:2]
+    assert len(tables) == 2
+    for table in tables:
+        assert any(f"({table}[" in line for line in copies), table
 
 
 def test_stages_are_left_to_other_rules() -> None:
