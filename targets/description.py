@@ -149,6 +149,9 @@ class TargetDescription:
         Files in ``targets/microkernels`` whose functions the kernels of `dot` call.
     microkernel_flags
         Flags that the compiler takes for these files besides `compiler_flags`.
+    stack_alignment
+        Bytes that kernels' buffers on the stack are aligned to, at least; more than 16 only where
+        its rows would otherwise lie in two cache lines each.
     scalar_instructions
         LLVM intrinsics of instructions on single numbers, by what they do: ``"multiply_add"`` (a b
         + c of 16-bit factors), ``"saturate"`` (to so many bits). Without one, arithmetic is used.
@@ -190,6 +193,7 @@ class TargetDescription:
     explicit_row_sums: bool = False
     microkernels: tuple[str, ...] = ()
     microkernel_flags: tuple[str, ...] = ()
+    stack_alignment: int = 16
     float_abi: str = ""
     compiler_flags: tuple[str, ...] = ()
     emulated: str = ""

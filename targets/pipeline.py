@@ -19,6 +19,7 @@ from .description import TargetDescription
 # Threads have megabytes of stack; the largest kernel, attention over 512 tokens, takes 150 KB.
 LARGEST_STACK_BUFFER = 64 * 1024
 _ON_STACK = "disable_lower_builtin"
+_TVM_ALIGNMENT = 16
 
 
 def static_bytes(buffer: tirx.Buffer) -> int | None:
@@ -29,20 +30,30 @@ def static_bytes(buffer: tirx.Buffer) -> int | None:
     return math.prod(int(extent) for extent in shape) * tvm_ffi.dtype(str(buffer.ty.dtype)).itemsize
 
 
-def _mark(statement: tirx.AllocBuffer) -> tirx.AllocBuffer:
-    size = static_bytes(statement.buffer)
-    if size is None or size > LARGEST_STACK_BUFFER:
-        return statement
-    marked = {**dict(statement.annotations), _ON_STACK: tirx.const(1, "bool")}
-    return tirx.AllocBuffer(statement.buffer, marked)
+def keep_small_buffers_on_stack(alignment: int) -> tvm.transform.Pass:
+    """Mark every buffer of up to `LARGEST_STACK_BUFFER` bytes as one for the stack.
 
+    Those of whole multiples of `alignment` bytes, where it is more than TVM's, become memory of
+    vectors of that size: TVM keeps the alignment of a type, and none else above 16.
+    """
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def keep_small_buffers_on_stack(
-    function: tirx.PrimFunc, _module: object, _context: object
-) -> tirx.PrimFunc:
-    """Mark every buffer of up to `LARGEST_STACK_BUFFER` bytes as one for the stack."""
-    return tvm_ffi.structural_map(function, (tirx.AllocBuffer, _mark))
+    def place(statement: tirx.AllocBuffer) -> tirx.Stmt:
+        buffer, size = statement.buffer, static_bytes(statement.buffer)
+        if size is None or size > LARGEST_STACK_BUFFER:
+            return statement
+        marked = {**dict(statement.annotations), _ON_STACK: tirx.const(1, "bool")}
+        if alignment <= _TVM_ALIGNMENT or size == 0 or size % alignment:
+            return tirx.AllocBuffer(buffer, marked)
+        vectors = (size // alignment,), f"int32x{alignment // 4}"
+        memory = tirx.decl_buffer(*vectors, name=f"{buffer.name}_memory")
+        start = tirx.address_of(tirx.BufferLoad(memory, [0]))
+        return tirx.SeqStmt([tirx.AllocBuffer(memory, marked), tirx.DeclBuffer(buffer, data=start)])
+
+    @tirx.transform.prim_func_pass(opt_level=0)
+    def run(function: tirx.PrimFunc, _module: object, _context: object) -> tirx.PrimFunc:
+        return tvm_ffi.structural_map(function, (tirx.AllocBuffer, place))
+
+    return run
 
 
 # Instruction selection for 16-bit arithmetic: the operators of `relay_passes/spec/q15.py`.
@@ -108,7 +119,10 @@ def kernel_passes(description: TargetDescription) -> list[tvm.transform.Pass]:
     description
         The target.
     """
-    return [keep_small_buffers_on_stack, select_q15_instructions(description)]
+    return [
+        keep_small_buffers_on_stack(description.stack_alignment),
+        select_q15_instructions(description),
+    ]
 
 
 def cpu_pipeline(description: TargetDescription) -> str:

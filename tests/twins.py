@@ -48,11 +48,12 @@ def tiles_in_plain_c() -> TargetDescription:
     """x86-amx with operations on tiles in plain C, and all else for AVX-512 or AVX2."""
     near = X86_64_V3 if missing_features(X86_AVX512_VNNI, cpu_features()) else X86_AVX512_VNNI
     return replace(
-        near,
+        X86_AMX,
         name="x86-amx-in-c",
-        dot=X86_AMX.dot,
-        prefetches_weights=X86_AMX.prefetches_weights,
-        microkernels=X86_AMX.microkernels,
+        tvm_target=near.tvm_target,
+        vector_lanes=near.vector_lanes,
+        q15_multiply=near.q15_multiply,
+        required_features=near.required_features,
         microkernel_flags=("-DIBERT_PLAIN_C",),
     )
 

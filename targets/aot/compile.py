@@ -74,6 +74,7 @@ def portable_description(description: TargetDescription) -> TargetDescription:
         q15_multiply=(),
         scalar_instructions=(),
         microkernels=(),
+        stack_alignment=1,
         prefetches_weights=False,
     )
 

@@ -105,4 +105,5 @@ X86_AMX = replace(
     prefetches_weights=False,
     microkernels=("amx.c",),
     microkernel_flags=("-mamx-tile", "-mamx-int8"),
+    stack_alignment=64,
 )

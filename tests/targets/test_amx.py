@@ -120,3 +120,21 @@ def test_weights_are_those_of_vnni() -> None:
 
     shared = {"name": "", "tile_rows": 1, "tile_vectors": 1}
     assert replace(X86_AMX.dot, **shared) == replace(VNNI_512, **shared)
+
+
+def test_sums_start_at_a_cache_line() -> None:
+    import tvm
+
+    from ibert_tvm.targets.pipeline import cpu_pipeline
+    from tests.schedules.linear_kernels import linear_kernel, weight_of
+
+    for target, alignment in ((X86_AMX, 64), (replace(X86_AMX, stack_alignment=16), 16)):
+        kernel = linear_kernel(target, 64, weight_of(64, 64), "uint8")
+        library = tvm.compile(
+            tvm.IRModule({"kernel": kernel.with_attr("global_symbol", "kernel")}),
+            target=tvm.target.Target(dict(target.tvm_target)),
+            tir_pipeline=cpu_pipeline(replace(target, name=f"aligned-{alignment}")),
+        )
+        text = str(library.mod.inspect_source("ll"))
+        sums = re.findall(r"alloca \[(\d+) x (?:i32|<16 x i32>)\], align (\d+)", text)
+        assert [int(found) for _, found in sums] == [alignment]
