@@ -336,8 +336,6 @@ def command(
         shown.append(_cut_line(cut))
     if document["word_table_bits"] != 8:
         shown.append(f"table of words: {document['word_table_bits']} bits")
-    if document["narrow_weights"]:
-        shown.append(f"matrices of weights in 4 bits: {document['narrow_weights']}")
     if size.weights is not None or size.max_bytes is not None:
         parts = (f"{name} {n / 1e6:.2f} MB" for name, n in quantized.bytes_by_operator.items())
         shown.append(f"integers by the operator that reads them: {', '.join(parts)}")

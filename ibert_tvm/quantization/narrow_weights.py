@@ -116,9 +116,14 @@ def with_narrow_weights(model: QuantizedModel, batches: Sequence[Batch]) -> Quan
 
 
 def _noted(model: QuantizedModel) -> QuantizedModel:
-    """The model, whose `quantization.json` says how many matrices have 4 bits."""
+    """The model, which says how many matrices have 4 bits, and where."""
     count = sum(isinstance(step.operator, NibbleLinear) for step in model.program.steps)
-    return replace(model, quantization={**model.quantization, "narrow_weights": count})
+    note = f"{count} matrices of weights have 4 bits in this folder, and 8 in compiled code"
+    return replace(
+        model,
+        info=replace(model.info, notes=(*model.info.notes, note)),
+        quantization={**model.quantization, "narrow_weights": count},
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +247,7 @@ class _Run:
         rows = []
         for values, mask in zip(self._values, self._masks, strict=True):
             value = values[name]
-            by_token = value.shape[:2] == mask.shape
+            by_token = value.ndim == 3 and value.shape[1] == mask.shape[1]
             rows.append(value[mask] if by_token else value.reshape(-1, value.shape[-1]))
         return _Moments.of(np.concatenate(rows).astype(np.int64))
 
@@ -272,7 +277,7 @@ def _narrow(step: Step, arrays: dict[str, Array], x: _Moments) -> Step:
     entries, scales = narrow_rows(weight, x.covariance)
     packed = nibbles.pack(entries, scales)
     lost = (weight - nibbles.unpack(*packed, weight.shape[1])) @ x.mean
-    bias = np.rint(arrays[step.operands["bias"]] + lost)
+    bias = np.rint(arrays[step.operands["bias"]] + lost)  # the proof refuses what is clipped
     made = {
         f"{step.name}.narrow.{what}": array
         for what, array in (

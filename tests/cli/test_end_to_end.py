@@ -175,6 +175,23 @@ def test_a_search_writes_the_first_recipe_within_the_drop(
 
 
 @pytest.mark.slow
+def test_matrices_get_4_bits_as_far_as_bytes_or_a_drop_ask(
+    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+) -> None:
+    words = ("quantize", source, "-o", tmp_path / "n.ibert", "--calibration", texts, "--json")
+    words += ("--seq-len", "16", "--weights")
+    narrow = ibert(*words, "4", "--word-table-bits", "4", "--fidelity", "fast").document
+    assert "nibble_linear" in narrow["bytes_by_operator"]
+    assert "linear" not in narrow["bytes_by_operator"]
+    most = narrow["weight_bytes"] + 200
+    mixed = ibert(*words, "mixed", "--max-bytes", most, "--fidelity", "fast").document
+    assert narrow["weight_bytes"] <= mixed["weight_bytes"] <= most
+    assert mixed["word_table_bits"] == 4 and mixed["narrow_weights"] > 0
+    found = ibert(*words, "mixed", "--max-drop", "1.5", "--heldout", texts).document
+    assert found["narrow_weights"] == narrow["narrow_weights"], "nothing costs that much"
+
+
+@pytest.mark.slow
 def test_a_search_measures_a_task(
     ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
 ) -> None:

@@ -131,7 +131,7 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
         ("linear", LAYER, 2 * 5 * 8 * 8),
         ("mean_pool", "mean", 0),
     ]
-    assert all(k["name"] in texts[8] for f in functions for k in f["kernels"])
+    assert all(k["name"] in texts[9] for f in functions for k in f["kernels"])
     assert metadata["inputs"] == [
         {"name": "input_ids", "dtype": "int32"},
         {"name": "attention_mask", "dtype": "int32"},
