@@ -1,0 +1,182 @@
+"""Figures in the documents: measured here, or taken from a table of results, and written there.
+
+    python -m benchmarks.arm.published               # measure, keep, and write into the documents
+    python -m benchmarks.arm.published --documents   # write what was measured into the documents
+
+Measurements go to ``benchmarks/results/published.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe_software
+from ibert_tvm.targets import get_target
+from tests.arm import packages
+
+from .counting import Counting
+from .memory import ROOT
+from .models import SPECS, quantise
+
+__all__ = ["FIGURES", "count", "main", "rewritten"]
+
+RESULTS = ROOT / "benchmarks" / "results"
+VOCABULARY = 30522
+TOKENS = {"cortex-m4": (1, 6, 16, 32), "rv32imc": (32,)}
+ARENAS = ("x86-avx512-vnni", ((1, 32), (1, 128), (8, 128)))
+Results = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Numbers of a document.
+
+    Attributes
+    ----------
+    document
+        Its path.
+    pattern
+        Expression whose groups are the numbers.
+    values
+        The numbers, as the document has them, of all results.
+    """
+
+    document: str
+    pattern: str
+    values: Callable[[Results], Sequence[str]]
+
+
+def _millions(results: Results, target: str) -> list[str]:
+    counts = results["published"]["minilm"][target]
+    return [str(round(counts[str(tokens)] / 1e6)) for tokens in TOKENS[target]]
+
+
+def _memory(results: Results) -> list[str]:
+    (row,) = (
+        row
+        for row in results["arm-memory"]["packages"]
+        if (row["model"], row["target"], row["shape"]) == ("minilm", "cortex-m4", "1x32")
+    )
+    return [str(round(row[key] / 1000)) for key in ("code", "ram")]
+
+
+def _arenas(results: Results) -> list[str]:
+    small, middle, large = results["published"]["arenas"]
+    return [str(round(small / 1000)), str(round(middle / 1000)), f"{large / 1e6:.1f}"]
+
+
+FIGURES = (
+    Figure("README.md", r"(\d+) KB of code, (\d+) KB of\s+RAM at 32 tokens", _memory),
+    Figure(
+        "docs/bare-metal.md",
+        r"executes (\d+),\s+(\d+), (\d+) and (\d+) million for 1, 6, 16 and 32",
+        lambda results: _millions(results, "cortex-m4"),
+    ),
+    Figure(
+        "docs/bare-metal.md",
+        r"MiniLM for\s+32 tokens executes (\d+) million",
+        lambda results: _millions(results, "rv32imc"),
+    ),
+    Figure(
+        "docs/c-api.md",
+        r"with VNNI is (\d+) KB for 32 tokens, (\d+) KB for 128, and ([\d.]+) MB for 8 x 128",
+        _arenas,
+    ),
+)
+
+
+def stored() -> Results:
+    """All results that figures are taken from, by the name of their file."""
+    names = ("published", "arm-memory")
+    return {name: json.loads((RESULTS / f"{name}.json").read_text("utf-8")) for name in names}
+
+
+def rewritten(text: str, figure: Figure, results: Results) -> str:
+    """A document with the numbers of a figure.
+
+    Raises
+    ------
+    ValueError
+        If its sentence is not there, or is there more than once.
+    """
+    found = list(re.finditer(figure.pattern, text))
+    if len(found) != 1:
+        raise ValueError(f"{figure.document}: {len(found)} places of {figure.pattern!r}")
+    (match,) = found
+    for group, value in reversed(list(enumerate(figure.values(results), 1))):
+        text = text[: match.start(group)] + value + text[match.end(group) :]
+    return text
+
+
+def count(quantised: Path, target: str, numbers: Sequence[int]) -> dict[str, int]:
+    """Executed instructions of texts of some lengths in a package for 32 tokens, by length."""
+    import ibert_tvm
+    from ibert_tvm.model.artefact import QuantizedModel
+
+    model = QuantizedModel.load(quantised)
+    compiled = ibert_tvm.compile(model, target=target, shapes=[(1, 32)], runtime="none")
+    counts = {}
+    with tempfile.TemporaryDirectory(prefix="published.") as scratch:
+        folder = Path(scratch)
+        package = compiled.export(folder / "package")
+        elf = packages.link_package(package, folder)
+        for tokens in numbers:
+            inputs = packages.inputs_for(model.input_names, 32, 1, VOCABULARY, tokens)
+            with Counting(elf, get_target(target), [], within="ibert_run") as counting:
+                run = packages.run_package(
+                    package, elf, inputs, folder, plugin=counting.argument, timeout=3600
+                )
+                packages.assert_bit_exact(model, inputs, run.outputs)
+                counts[str(tokens)] = counting.counts().instructions
+    return counts
+
+
+def _arena_bytes(quantised: Path) -> list[int]:
+    import ibert_tvm
+    from ibert_tvm.model.artefact import QuantizedModel
+
+    target, shapes = ARENAS
+    model = QuantizedModel.load(quantised)
+    compiled = ibert_tvm.compile(model, target=target, shapes=list(shapes), runtime="none")
+    assert compiled.bare is not None
+    return [compiled.bare.arena_bytes[shape] for shape in shapes]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure unless told not to, and write all figures into the documents."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.arm.published",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--documents", action="store_true", help="measure nothing")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench")
+    options = parser.parse_args(arguments)
+    if not options.documents:
+        quantised = quantise(SPECS["minilm"], options.cache)
+        measured = {
+            "schema": 1,
+            "software": describe_software(),
+            "minilm": {name: count(quantised, name, each) for name, each in TOKENS.items()},
+            "arenas": _arena_bytes(quantised),
+        }
+        text = json.dumps(measured, indent=1) + "\n"
+        (RESULTS / "published.json").write_text(text, encoding="utf-8")
+    results = stored()
+    for figure in FIGURES:
+        path = ROOT / figure.document
+        text = rewritten(path.read_text(encoding="utf-8"), figure, results)
+        path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{figure.document}: {', '.join(figure.values(results))}\n")
+
+
+if __name__ == "__main__":
+    main()
