@@ -32,6 +32,8 @@ _HEAP = ((-8, 2), (-3, 2**18), (-1, 2**18))
 By default threads keep what the longest text or request took."""
 _SWITCH_SECONDS = 0.0005
 """After which a thread of Python lets another one run: a request passes through three of them."""
+_NEW_OBJECTS = 700
+"""Between two looks of the collector, as Python has it; commands, which end soon, have more."""
 
 
 def _bound_heap() -> None:
@@ -182,6 +184,7 @@ def serve(
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         sys.setswitchinterval(_SWITCH_SECONDS)
         gc.freeze()  # what stays is not looked through whenever a request makes many objects
+        gc.set_threshold(_NEW_OBJECTS)
         server.run(sockets=[opened])
     finally:
         sys.setswitchinterval(switch_seconds)
