@@ -70,6 +70,7 @@ def test_packed_program_evaluates_to_the_same_integers(model: str) -> None:
             ("odd", "x86-64-v3", ODD),
             ("whole", "x86-64-v3", WHOLE),
             ("odd", "x86-avx-vnni", ODD),
+            ("odd", "x86-amx", ODD),
             ("relu_roberta", "x86-64", ODD),
             ("relu_roberta", "x86-64", ODD[1:]),
         ],
