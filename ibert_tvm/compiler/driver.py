@@ -460,7 +460,7 @@ def _checked_form(emit: str, runtime: str) -> str:
 
 def _check_external(external: str, description: TargetDescription) -> None:
     """Refuse weights at a run-time address where no package has them; a `UsageError`."""
-    from ibert_tvm.targets.aot.compile import EXTERNAL
+    from ibert_tvm.targets.bare_metal.options import EXTERNAL
 
     check_choice("external weights", external, EXTERNAL, "a package has all, or all but a table")
     if description.system != "bare-metal":

@@ -106,7 +106,8 @@ def compile_bare(
     text
         Its tokenizer.
     external
-        Which weights the program gives an address for at run time: of `EXTERNAL`, or none.
+        Which weights the program gives an address for at run time, of
+        `bare_metal.options.EXTERNAL`; none if empty.
 
     Raises
     ------
@@ -175,10 +176,6 @@ def _planned(
     workspaces = {name: kernel.workspace_bytes for name, kernel in lowered.items()}
     placed = [place_values(graph, workspaces, alignment) for graph in graphs]
     return signatures, lowered, placed
-
-
-EXTERNAL = ("all", "words")
-"""Weights that a program may give an address for: all, or those with a row for every word."""
 
 
 def _outside(

@@ -204,7 +204,8 @@ class BareModel:
     text
         Its tokenizer; None if it takes token ids only.
     external
-        Which weights the program gives an address for, of `header.External`; empty if none.
+        Which weights the program gives an address for, of `bare_metal.options.EXTERNAL`; none if
+        empty.
     arena_at
         Bytes of the arena of one sequence, by its tokens; None where nothing can tell.
     """

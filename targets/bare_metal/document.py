@@ -13,7 +13,7 @@ from ibert_tvm.common.integrity import MANIFEST, check_manifest, lists_all
 from ibert_tvm.common.schema import NUMBER, OBJECT, STRING, check, integer, one_of
 from ibert_tvm.common.strict_json import read_json
 
-from .options import FORMS, OBJECTS, WASM
+from .options import BUILD_SYSTEMS, EXTERNAL, FORMS, OBJECTS, WASM
 
 FORMAT = 1
 KIND = "ibert bare-metal package"
@@ -46,6 +46,8 @@ _SCHEMA = {
         "ram": {"total": _SIZE, "arena": _SIZE, "stack": _SIZE, "peak": {"layer": STRING}},
     },
     "verified": {"instructions": _SIZE},
+    "external?": one_of(*EXTERNAL),
+    "build_systems?": [one_of(*BUILD_SYSTEMS)],
 }
 """What is read of a package; `ibert_tvm.runtime.package_engine` reads more of one that runs."""
 

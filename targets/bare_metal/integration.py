@@ -15,10 +15,8 @@ from ibert_tvm.common.strict_json import JsonObject
 
 from ..aot.c_text import rendered
 from .document import FileNames
-from .options import C_ARRAYS
+from .options import BUILD_SYSTEMS, C_ARRAYS, TEMPLATES
 
-_TEMPLATES = Path(__file__).with_name("build_systems")
-BUILD_SYSTEMS = tuple(sorted(path.name for path in _TEMPLATES.iterdir() if path.is_dir()))
 _EACH = "SOURCE"
 # The arena's bytes change their type; tables of addresses are not followed by the checks.
 _FLAGS = ("-fno-strict-aliasing",)
@@ -27,7 +25,7 @@ _FLAGS = ("-fno-strict-aliasing",)
 def check_build_system(name: str, emit: str) -> None:
     """Refuse a build system that there is not, or that cannot take a form; a `UsageError`."""
     check_choice("build system", name, BUILD_SYSTEMS, "there are no files for it")
-    if emit != C_ARRAYS and any((_TEMPLATES / name).rglob(f"{_EACH}.in")):
+    if emit != C_ARRAYS and any((TEMPLATES / name).rglob(f"{_EACH}.in")):
         raise UsageError(
             f"a package for {name} is asked for as {emit}",
             why="it compiles C sources alone",
@@ -67,8 +65,8 @@ def write_integration(
         "version": number[0] if number and number[1] else f"{number[0] if number else 0}.0",
         "description": f"Integer-only transformer {prefix} for {document['target']['name']}",
     }
-    for template in sorted((_TEMPLATES / name).rglob("*.in")):
-        place = template.relative_to(_TEMPLATES / name).with_suffix("")
+    for template in sorted((TEMPLATES / name).rglob("*.in")):
+        place = template.relative_to(TEMPLATES / name).with_suffix("")
         for source in sources if place.name == _EACH else ("",):
             own = source or place.name.replace("PREFIX", prefix)
             text = rendered(template, **values, source=source)

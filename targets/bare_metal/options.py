@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from ibert_tvm.common.errors import UsageError
 
@@ -16,6 +17,13 @@ C_ARRAYS = "c-arrays"
 FORMS = (OBJECTS, C_SOURCES, C_ARRAYS)
 WASM = "wasm"
 """Form of a package for browsers, the only one that these have."""
+
+EXTERNAL = ("all", "words")
+"""Weights that a program may give an address for: all, or those with a row for every word."""
+
+TEMPLATES = Path(__file__).with_name("build_systems")
+BUILD_SYSTEMS = tuple(sorted(path.name for path in TEMPLATES.iterdir() if path.is_dir()))
+"""Build systems that packages have files for: the folders of templates."""
 
 
 def forms_of(description: TargetDescription) -> tuple[str, ...]:
@@ -38,7 +46,7 @@ class PackageOptions:
     flash, ram
         Bytes that there are for the model; None where nothing is to be checked.
     build_systems
-        Whose files go with it: of `integration.BUILD_SYSTEMS`.
+        Whose files go with it: of `BUILD_SYSTEMS`.
     """
 
     emit: str = OBJECTS

@@ -14,17 +14,15 @@ from pathlib import Path
 import pytest
 
 import ibert_tvm as ibert
-from ibert_tvm.common.errors import UsageError
-from ibert_tvm.targets.bare_metal import PackageOptions
+from ibert_tvm.common.errors import LibraryError, UsageError
+from ibert_tvm.targets.bare_metal import PackageOptions, read_package
 from ibert_tvm.targets.bare_metal.document import FileNames
-from ibert_tvm.targets.bare_metal.integration import (
-    BUILD_SYSTEMS,
-    check_build_system,
-    write_integration,
-)
+from ibert_tvm.targets.bare_metal.integration import check_build_system, write_integration
+from ibert_tvm.targets.bare_metal.options import BUILD_SYSTEMS
 from tests.arm.packages import small_bert
 from tests.arm.tools import needs
 from tests.processes import run_captured
+from tests.small_package import small_package
 from tests.snapshots import Messages
 
 _MAIN = """\
@@ -234,3 +232,16 @@ def test_build_systems_that_there_are_not(messages: Messages) -> None:
         check_build_system("bazel", "c-arrays")
     with messages.raises(UsageError):
         check_build_system("arduino", "objects")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"build_systems": ["../../web"]}, {"build_systems": 1}, {"external": "none"}],
+    ids=str,
+)
+def test_documents_that_ask_for_others_are_refused(
+    tmp_path: Path, changes: dict[str, object]
+) -> None:
+    assert read_package(small_package(tmp_path / "right", build_systems=["cmake"]))
+    with pytest.raises(LibraryError):
+        read_package(small_package(tmp_path / "wrong", **changes))
