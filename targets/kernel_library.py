@@ -39,6 +39,7 @@ def build_kernel(kernel: tirx.PrimFunc, description: TargetDescription, path: Pa
     module = tvm.IRModule({name: kernel})
     target = tvm.target.Target(dict(description.tvm_target))
     tools = Tools(description)
+    microkernels: list[str] = []  # a GPU has none
 
     def link(output: str, objects: list[str], **_: object) -> None:
         arguments = ["-shared", "-fPIC", "-o", output, *objects, *microkernels, "-pthread"]
