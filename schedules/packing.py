@@ -7,9 +7,15 @@ from tvm import s_tir
 from ibert_tvm.targets import DotInstruction
 
 from .intrinsics.microkernels import is_microkernel
-from .intrinsics.packing import LOADED_BYTES, key_packing_sources, value_packing_sources
+from .intrinsics.packing import (
+    LOADED_BYTES,
+    key_packing_sources,
+    loaded_values,
+    value_packing_sources,
+    zipped_key_sources,
+    zipped_value_sources,
+)
 from .intrinsics.registration import register
-from .intrinsics.zipping import loaded_values, zipped_key_sources, zipped_value_sources
 from .loops import extent, vectorise_innermost
 
 # Lanes from which on a whole transposition is one shuffle.

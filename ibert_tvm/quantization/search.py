@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 from ..common.errors import UsageError, VerificationError
 from ..common.strict_json import JsonDict, JsonObject
 from ..model.artefact import QuantizedModel
-from .batches import Calibration
+from .batches import Calibration, Text
 from .fidelity import options_of
 from .options import CalibrationOptions
-from .pieces import Text
 from .post_training import assemble, calibrate
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from ..model.artefact import QuantizedModel
 from ..model.tokenization import Tokenizer
 from ..model.tokenizer_behaviour import behaviour
 from ..model.tokenizer_pieces import Pieces
-from .batches import parts_of
-from .pieces import Text
+from .batches import Text, parts_of
 
 _IDS = "input_ids"
 

@@ -13,7 +13,7 @@ from scipy.linalg import get_blas_funcs, lapack
 
 from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
-from ..model.rounding import FINE_LEVELS, LEVELS, nearest, nearest_fine
+from ..model.trained_scales import FINE_LEVELS, LEVELS, nearest, nearest_fine
 
 _CLIPPINGS = (1.0, 0.97, 0.94, 0.91, 0.88, 0.85)
 # A row whose weights vanish beside those of the others gets fewer levels instead of a scale so

@@ -4,6 +4,84 @@ from __future__ import annotations
 
 from .registration import ANY_ROWS, Operand, Sources, nest, sources_of
 
+# Packing of keys and values where a vector holds a few lanes: registers are zipped in pairs.
+#
+# Told the whole transposition at once, as `packing` does it for wide vectors, the compiler moves
+# numbers one by one, or looks bytes up in tables. Zipping says what ARM has an instruction for.
+
+
+def interleaved(rows: list[str], count: int) -> list[str]:
+    """Interleave vectors: first the entries 0 of all rows, then the entries 1, and so on.
+
+    Parameters
+    ----------
+    rows
+        Expressions of vectors; a power of two of them.
+    count
+        Entries of each.
+
+    Returns
+    -------
+    list of str
+        As many expressions of vectors, in order.
+    """
+    if len(rows) == 1:
+        return rows
+    result = []
+    for a, b in zip(interleaved(rows[::2], count), interleaved(rows[1::2], count), strict=True):
+        for start in (0, count // 2):
+            order = [entry for i in range(start, start + count // 2) for entry in (i, count + i)]
+            result.append(f"T.Shuffle([{a}, {b}], {order})")
+    return result
+
+
+def zipped_key_sources(lanes: int, depth: int) -> Sources:
+    """Text of the description and of the implementation of packing `lanes` keys.
+
+    As `packing.key_packing_sources`, whose description it has.
+    """
+    stores = []
+    for place, vector in enumerate(interleaved(key_rows(lanes, depth), LOADED_BYTES // depth)):
+        group, rest = divmod(place * LOADED_BYTES, lanes * depth)
+        stores.append(
+            f"C.vstore([{group}, {rest // depth}, 0], "
+            f'T.reinterpret({vector}, dtype="int8x{LOADED_BYTES}"))'
+        )
+    return packed_keys("zip_keys", lanes, depth, stores)
+
+
+def zipped_value_sources(lanes: int, depth: int, dtype: str = "int8") -> Sources:
+    """Text of the description and of the implementation of packing `depth` tokens of V.
+
+    ``C[b, 0, l, i] = A[i, b lanes + l]``: several blocks of columns, as many as a load has.
+    """
+    loaded = loaded_values(dtype)
+    blocks, block = loaded // lanes, lanes * depth
+    operands = {
+        "A": Operand((depth, loaded), dtype, ANY_ROWS),
+        "C": Operand((blocks, 1, lanes, depth), dtype, f"[T.int32(), {block}, {depth}, 1]"),
+    }
+    rows = [f'A.vload([{row}, 0], dtype="{dtype}x{loaded}")' for row in range(depth)]
+    stored = min(block, loaded)
+    stores = []
+    for place, vector in enumerate(interleaved(rows, loaded)):
+        for start in range(0, loaded, stored):
+            number, rest = divmod(place * loaded + start, block)
+            part = vector
+            if stored < loaded:
+                part = f"T.Shuffle([{vector}], {list(range(start, start + stored))})"
+            stores.append(f"C.vstore([{number}, 0, {rest // depth}, 0], {part})")
+    statement = f"C[vb, 0, vl, vi] = A[vi, vb * {lanes} + vl]"
+    loops = nest(statement, b=blocks, l=lanes, i=depth)
+    name = f"zip_values_{lanes}x{depth}" + ("" if dtype == "int8" else f"_{dtype}")
+    return sources_of(name, operands, loops, stores, accumulates=False)
+
+
+def loaded_values(dtype: str) -> int:
+    """Entries of V that its packing loads at once."""
+    return LOADED_BYTES * 8 // int(dtype.removeprefix("int"))
+
+
 LOADED_BYTES = 16
 """Bytes of a key's channels that its packing loads at once."""
 

@@ -27,7 +27,7 @@ from .stack import StackUse, frame_bytes, stack_use
 
 _SCRIPT = Path(__file__).with_name("verify.ld")
 # Names of the functions of one shape, and of that which calls the user's hook, in the driver that
-# `ibert_tvm.targets.aot.driver` writes.
+# `ibert_tvm.targets.aot.compile` writes.
 _BODY, _HOOK = "body_", "hooked"
 # Stack of what compilers call where a source does not: memory functions, divisions of 64 bits.
 _HELPERS = 192

@@ -13,7 +13,7 @@ from tvm import ir, te, tirx
 from ibert_tvm.relay_passes.spec.q15 import floor_log2, normalised_reciprocal, square_root
 from ibert_tvm.schedules.cuda.elementwise import ElementwiseRule
 from ibert_tvm.targets import get_target
-from ibert_tvm.targets.cuda.division import lower_division
+from ibert_tvm.targets.cuda.pipeline import lower_division
 from tests.cuda.stand_in_gpu import run_kernel
 
 OPERATORS = {

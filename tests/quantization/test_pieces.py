@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ibert_tvm.quantization.pieces import short_pieces
+from ibert_tvm.quantization.batches import short_pieces
 
 TEXTS = ["one two three four five six", "a single", "word", "", "   "]
 

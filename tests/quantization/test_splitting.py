@@ -9,8 +9,12 @@ import pytest
 
 from ibert_tvm.quantization.observers import Statistics
 from ibert_tvm.quantization.options import CalibrationOptions
-from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
-from ibert_tvm.quantization.splitting import extra_columns, split_channels
+from ibert_tvm.quantization.smoothing import (
+    OperandForm,
+    extra_columns,
+    quantize_operand,
+    split_channels,
+)
 from ibert_tvm.relay_passes.quantization_table import (
     MOST_COLUMNS,
     ActivationQuant,

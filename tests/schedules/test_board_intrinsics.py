@@ -14,9 +14,13 @@ from tvm.script import from_source
 
 from ibert_tvm.schedules.intrinsics.dot import intrinsic_sources
 from ibert_tvm.schedules.intrinsics.matrix import drain_sources
-from ibert_tvm.schedules.intrinsics.packing import LOADED_BYTES, key_packing_sources
+from ibert_tvm.schedules.intrinsics.packing import (
+    LOADED_BYTES,
+    key_packing_sources,
+    zipped_key_sources,
+    zipped_value_sources,
+)
 from ibert_tvm.schedules.intrinsics.reduction import reduction_sources
-from ibert_tvm.schedules.intrinsics.zipping import zipped_key_sources, zipped_value_sources
 from ibert_tvm.targets import DotInstruction
 from tests.arm.linux_kernels import BoardKernels, KernelFault
 from tests.arm.tools import board

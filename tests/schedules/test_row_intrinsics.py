@@ -10,11 +10,12 @@ from tvm.script import from_source
 from ibert_tvm.schedules.intrinsics.packing import (
     LOADED_BYTES,
     key_packing_sources,
+    loaded_values,
     value_packing_sources,
+    zipped_value_sources,
 )
 from ibert_tvm.schedules.intrinsics.reduction import reduction_sources
 from ibert_tvm.schedules.intrinsics.registration import Sources, register
-from ibert_tvm.schedules.intrinsics.zipping import loaded_values, zipped_value_sources
 from ibert_tvm.targets import TargetDescription
 from tests.schedules.machine import TARGETS, Kernels, runnable
 

@@ -11,7 +11,7 @@ from ibert_tvm.common.errors import DeviceError
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.runtime import cuda_engine
 from ibert_tvm.targets.cuda import compile as device_code
-from ibert_tvm.targets.cuda.fat_binary import entries
+from ibert_tvm.targets.cuda.library import entries
 from ibert_tvm.targets.cuda.packing import image_of
 from ibert_tvm.verification import Certificate, verify
 from tests.artefact.conftest import make_quantized

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.targets.aot import Interface, ShapeSpec, TensorSpec
-from ibert_tvm.targets.aot.driver import Program, driver_text
+from ibert_tvm.targets.aot.compile import Program, driver_text
 from ibert_tvm.targets.aot.graph import Graph, KernelCall, Value, place_values
 from ibert_tvm.targets.aot.header import Sizes, header_text
 from ibert_tvm.targets.aot.model import BareKernel, KernelParameter
