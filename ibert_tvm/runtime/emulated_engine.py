@@ -79,7 +79,9 @@ def target_of(metadata: LibraryMetadata) -> TargetDescription:
     name = str(metadata.target.get("name", ""))
     if name == "host":
         settings = {key: value for key, value in metadata.target.items() if key != "name"}
-        for other in target_names():
-            if other != "host" and dict(get_target(other).tvm_target) == settings:
-                return get_target(other)
+        for other in (get_target(one) for one in target_names() if one != name):
+            # Targets may differ in nothing but the features that their microkernels need.
+            same_features = other.required_features == metadata.required_cpu_features
+            if same_features and dict(other.tvm_target) == settings:
+                return other
     return get_target(name)
