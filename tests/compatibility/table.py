@@ -30,10 +30,10 @@ _LEVELS = (1e-5, 1e-4)
 
 _INTRODUCTION = """# Which models can be imported
 
-Written by `make compatibility`, and compared by a test. Every architecture below is built from its
-transformers configuration with random weights, imported, and compared with torch on padded batches
-of two lengths that differ from the traced one (image models: on another batch). Names are the
-`model_type` of `config.json`.
+Written by `make compatibility`. Every architecture below was built from its transformers
+configuration with random weights, imported, and compared with torch on padded batches of two
+lengths other than the traced one (image models: on another batch). Names are the `model_type` of
+`config.json`.
 
 An architecture that is not listed may import too: the importer matches operations, not names. A
 model without an integer form is refused with the operator, the layer and the reason.
