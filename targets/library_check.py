@@ -183,7 +183,10 @@ def check_library(
         if required:
             raise
         return LibraryCheck(False, reason=f"{error.what}: {error.why}", todo=error.todo)
-    with tempfile.TemporaryDirectory(prefix=".check.", dir=path.parent) as folder:
+    # A file that a failing disk keeps is nothing against the library.
+    with tempfile.TemporaryDirectory(
+        prefix=".check.", dir=path.parent, ignore_cleanup_errors=True
+    ) as folder:
         work = Path(folder).resolve()
         loader = _build_loader(work, path, description)
         done = run_program([*prefix, str(loader), str(path.resolve()), *wanted], _LOAD_SECONDS)
