@@ -318,6 +318,7 @@ def _damage_signature(files: Files, rng: random.Random) -> Files:
 
 def _sign_again(files: Files, _rng: random.Random) -> Files:
     """With the key that signed it before, whatever it is that is signed."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -330,7 +331,7 @@ def _sign_again(files: Files, _rng: random.Random) -> Files:
         signature = key.sign(_message(payload), ec.ECDSA(hashes.SHA256()))
         signatures = [{"sig": base64.b64encode(signature).decode(), "keyid": ""}]
         bundle["dsseEnvelope"]["signatures"] = signatures
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UnsupportedAlgorithm):
         return files
     return {**files, _BUNDLE: json.dumps(bundle).encode()}
 
