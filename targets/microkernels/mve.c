@@ -27,6 +27,7 @@
     "vmladava.s8 r10, q2, q1\n"                                                                   \
     "vmladava.s8 r12, q3, q0\n"                                                                   \
     "vmladava.s8 lr, q3, q1\n"
+#define CHANNELS_64 CHANNELS CHANNELS CHANNELS CHANNELS
 
 #define UNUSED __attribute__((unused))
 
@@ -58,10 +59,10 @@ __attribute__((naked, noinline)) static void two_columns(UNUSED const int8_t *a,
         "add r11, r11, lr\n"
         "ldrd r12, lr, [r11]\n"
         "ldr r11, [sp, #4]\n"
-        "lsrs r11, r11, #5\n" /* pairs of sixteen channels; carry: and one more */
-        "bcc 2f\n" CHANNELS "cmp r11, #0\n"
-        "beq 3f\n"
-        "2:\n" CHANNELS CHANNELS "subs r11, r11, #1\n"
+        "tst r11, #112\n"
+        "bne 4f\n" /* depth is no multiple of 128 */
+        "lsrs r11, r11, #7\n"
+        "2:\n" CHANNELS_64 CHANNELS_64 "subs r11, r11, #1\n"
         "bne 2b\n"
         "3:\n"
         "ldr r11, [sp]\n"
@@ -84,7 +85,17 @@ __attribute__((naked, noinline)) static void two_columns(UNUSED const int8_t *a,
         "subs r0, r0, #4\n"
         "str r0, [sp, #44]\n"
         "bne 1b\n"
-        "pop {r2-r11, pc}\n");
+        "pop {r2-r11, pc}\n"
+        "4:\n"
+        "tst r11, #16\n"
+        "beq 5f\n" CHANNELS "5:\n"
+        "tst r11, #32\n"
+        "beq 6f\n" CHANNELS CHANNELS "6:\n"
+        "tst r11, #64\n"
+        "beq 7f\n" CHANNELS_64 "7:\n"
+        "lsrs r11, r11, #7\n"
+        "bne 2b\n"
+        "b 3b\n");
 }
 
 /* One row: the remainder of a matrix whose rows are no multiple of four. */

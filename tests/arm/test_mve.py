@@ -39,12 +39,13 @@ int32_t call(const int32_t *sizes, const int8_t *a, const int8_t *b, int32_t *c)
 # Row operations whose loops and arithmetic others have, or nearly: poolings, norms, one line each.
 ALIKE = ("sqrt_mean_pool", "mean_pool", "max_pool", "last_token", "rotate_packed", "sigmoid")
 ALIKE += ("rms_norm_wide", "rms_norm", "layer_norm_wide", "gelu_paper", "residual_add", "gate")
-# Rows below, at and above the tile of four; depths of one vector, and odd and even numbers of them;
+# Rows below, at and above the tile of four; depths below, at and above those of the unrolled loop;
 # the last number is the length of the rows, of which the depth may be a run.
+DEPTHS = (16, 32, 48, 64, 240, 272, 384)
 SIZES = (
     *((rows, 4, 16, 4, 16) for rows in range(1, 10)),
     *((4, columns, 48, columns + 3, 48) for columns in (4, 8, 64)),
-    *((rows, 12, depth, 12, depth) for rows in (3, 4, 6) for depth in (16, 32, 48, 64, 384)),
+    *((rows, 12, depth, 12, depth) for rows in (3, 4, 6) for depth in DEPTHS),
     *((rows, 12, depth, 12, 64) for rows in (1, 4, 6) for depth in (16, 32, 48)),
 )
 
