@@ -8,5 +8,3 @@ computes. ``intrinsics`` pairs every instruction with its integer semantics.
 
 from .apply import schedule_kernel, schedule_module
 from .errors import ScheduleError
-
-__all__ = ["ScheduleError", "schedule_kernel", "schedule_module"]

@@ -14,21 +14,3 @@ from .registry import (
     target_names,
     unregister_target,
 )
-
-__all__ = [
-    "DotInstruction",
-    "Gpu",
-    "Machine",
-    "TargetDescription",
-    "TargetError",
-    "TargetStatus",
-    "check_runtime",
-    "cpu_features",
-    "get_target",
-    "host_target",
-    "list_targets",
-    "missing_features",
-    "register_target",
-    "target_names",
-    "unregister_target",
-]

@@ -9,8 +9,6 @@ import atexit
 import gc
 from collections.abc import Sequence
 
-__all__ = ["main"]
-
 # New objects between two looks of the collector. Importing torch and TVM makes a million that stay:
 # at Python's 700 a fifth of that time is spent on looking through them.
 _NEW_OBJECTS = 200_000

@@ -2,5 +2,3 @@
 
 from .measurements import diagnose
 from .report import Diagnosis, Loss, Suggestion, ValueLoss, WorstText
-
-__all__ = ["Diagnosis", "Loss", "Suggestion", "ValueLoss", "WorstText", "diagnose"]

@@ -8,12 +8,3 @@ from .errors import ModelSourceError, UnsupportedModelError
 from .loader import load
 from .model import CanonicalModel
 from .report import ImportReport
-
-__all__ = [
-    "CanonicalModel",
-    "ImportReport",
-    "MissingExtraError",
-    "ModelSourceError",
-    "UnsupportedModelError",
-    "load",
-]

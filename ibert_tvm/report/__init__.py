@@ -7,5 +7,3 @@ needs the extra ``report`` (Jinja2), and onnx for `write_onnx`.
 from .graph import program_graph
 from .onnx_file import write_onnx
 from .page import render_page
-
-__all__ = ["program_graph", "render_page", "write_onnx"]

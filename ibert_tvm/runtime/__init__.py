@@ -8,5 +8,3 @@
 
 from .library import IntegerOutput, Library
 from .loading import load_library, run
-
-__all__ = ["IntegerOutput", "Library", "load_library", "run"]

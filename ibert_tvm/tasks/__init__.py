@@ -4,19 +4,3 @@ from .catalogue import TASKS, Options, Task, checked_columns, task_of
 from .compare import MetricResult, evaluate_task, task_drop
 from .errors import DataError
 from .sides import Side, encoder_of, float_side, integer_side
-
-__all__ = [
-    "TASKS",
-    "DataError",
-    "MetricResult",
-    "Options",
-    "Side",
-    "Task",
-    "checked_columns",
-    "encoder_of",
-    "evaluate_task",
-    "float_side",
-    "integer_side",
-    "task_drop",
-    "task_of",
-]

@@ -3,5 +3,3 @@
 from .options import TuneOptions
 from .records import TunedKernels
 from .tuner import TuneResult, tune
-
-__all__ = ["TuneOptions", "TuneResult", "TunedKernels", "tune"]

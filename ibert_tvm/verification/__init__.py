@@ -11,5 +11,3 @@ same bits            the code gives what the integer specification gives, on ran
 
 from .artefacts import verify
 from .certificate import FORMAT, VERSION, Certificate, Check
-
-__all__ = ["FORMAT", "VERSION", "Certificate", "Check", "verify"]

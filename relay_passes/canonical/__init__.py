@@ -19,24 +19,3 @@ from .check import (
 from .errors import CanonicalError
 from .evaluate import FloatModel, FloatResult, FloatStep
 from .operator import OPERATORS, CanonicalOperator
-
-__all__ = [
-    "OPERATORS",
-    "UNBOUNDED",
-    "CanonicalError",
-    "CanonicalOperator",
-    "FloatModel",
-    "FloatResult",
-    "FloatStep",
-    "build",
-    "canonical_calls",
-    "check_canonical",
-    "is_canonical",
-    "main_function",
-    "matrix_of",
-    "num_inputs",
-    "operands_of",
-    "output_fields",
-    "types_of",
-    "value_name",
-]

@@ -1,5 +1,3 @@
 """Emission: integer operators become plain loops, traced from the integer specification."""
 
 from .layout import KernelLayout
-
-__all__ = ["KernelLayout"]

@@ -9,5 +9,3 @@ module needs before it can be lowered.
 from . import released, rules
 from .driver import LoweredModel, lower_to_integer
 from .required_scales import Requirement, requirements
-
-__all__ = ["LoweredModel", "Requirement", "lower_to_integer", "released", "requirements", "rules"]

@@ -3,12 +3,3 @@
 from .pipeline import Lowered, TargetKind, lower_to_kernels, phases_of
 from .program import IntegerProgram
 from .specialise_shapes import function_name
-
-__all__ = [
-    "IntegerProgram",
-    "Lowered",
-    "TargetKind",
-    "function_name",
-    "lower_to_kernels",
-    "phases_of",
-]

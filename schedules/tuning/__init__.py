@@ -9,14 +9,3 @@ from .database import DatabaseError, Trial, TuningDatabase
 from .search import Candidate, Search
 from .space import default_decisions, tile_space
 from .workload import workload_key
-
-__all__ = [
-    "Candidate",
-    "DatabaseError",
-    "Search",
-    "Trial",
-    "TuningDatabase",
-    "default_decisions",
-    "tile_space",
-    "workload_key",
-]

@@ -7,13 +7,3 @@ them to a shared library, and `ibert_tvm.targets.bare_metal` packs them for micr
 from .compile import compile_bare, portable_description
 from .interface import Interface, ShapeSpec, TensorSpec
 from .model import BareModel, TextSources
-
-__all__ = [
-    "BareModel",
-    "Interface",
-    "ShapeSpec",
-    "TensorSpec",
-    "TextSources",
-    "compile_bare",
-    "portable_description",
-]

@@ -5,5 +5,3 @@
 
 from .document import PACKAGE, is_package, read_package
 from .options import FORMS, PackageOptions
-
-__all__ = ["FORMS", "PACKAGE", "PackageOptions", "is_package", "read_package"]

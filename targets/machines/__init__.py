@@ -28,28 +28,6 @@ from .record import (
     WebPage,
 )
 
-__all__ = [
-    "ADDRESS",
-    "LOADED",
-    "MACHINES",
-    "RUNTIMES",
-    "BareMetal",
-    "Driver",
-    "Emulator",
-    "FloatUse",
-    "FlowRules",
-    "Function",
-    "Goes",
-    "Instruction",
-    "Linux",
-    "Machine",
-    "StackError",
-    "StackRules",
-    "Toolchain",
-    "Transfer",
-    "WebPage",
-]
-
 MACHINES: dict[str, Machine] = {
     value.name: value
     for module in pkgutil.iter_modules(__path__, f"{__name__}.")

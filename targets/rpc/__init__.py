@@ -8,5 +8,3 @@ talks to that process with timeouts, so that a board that hangs never hangs its 
 from .address import Address, BoardError, find_server
 from .board import Board
 from .processor import BoardDescription, check_board
-
-__all__ = ["Address", "Board", "BoardDescription", "BoardError", "check_board", "find_server"]

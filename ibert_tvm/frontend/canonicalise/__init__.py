@@ -19,8 +19,6 @@ from ..report import Origin
 from .builder import Revisit
 from .engine import Canonical, Canonicaliser
 
-__all__ = ["Canonical", "Revisit", "canonicalise"]
-
 
 def canonicalise(
     module: tvm.IRModule,

@@ -12,15 +12,4 @@ from .record import (
     unregister_source,
 )
 
-__all__ = [
-    "SOURCES",
-    "ModelSource",
-    "ends_in",
-    "is_source",
-    "register_source",
-    "resolved",
-    "source_of",
-    "unregister_source",
-]
-
 import_modules(__path__, __name__)

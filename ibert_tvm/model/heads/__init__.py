@@ -20,23 +20,4 @@ from .record import (
     unregister_head,
 )
 
-__all__ = [
-    "HEADS",
-    "KINDS",
-    "Finish",
-    "Head",
-    "Kind",
-    "LastLayer",
-    "Layer",
-    "OnnxOutput",
-    "PooledTokens",
-    "Returned",
-    "WholePipeline",
-    "head_of_class",
-    "heads_with",
-    "kinds_of",
-    "register_head",
-    "unregister_head",
-]
-
 import_modules(__path__, __name__)

@@ -11,13 +11,3 @@ from .exponential import ReleasedExponential
 from .gelu import released_gelu
 from .layer_norm import ReleasedLayerNorm
 from .rounding import ExactFactors, exact_factors, requantise_even, round_even
-
-__all__ = [
-    "ExactFactors",
-    "ReleasedExponential",
-    "ReleasedLayerNorm",
-    "exact_factors",
-    "released_gelu",
-    "requantise_even",
-    "round_even",
-]

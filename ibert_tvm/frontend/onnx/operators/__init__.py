@@ -3,6 +3,4 @@
 from ....common.registry import import_modules
 from ..translator import OPERATORS
 
-__all__ = ["OPERATORS"]
-
 import_modules(__path__, __name__)
