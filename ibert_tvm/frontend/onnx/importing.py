@@ -25,7 +25,7 @@ from ..report import ImportReport
 from ..verify import VERIFY_SHAPE, Source
 from .heads import Outputs, choose_outputs
 from .operators import OPERATORS
-from .reading import opsets, without_functions
+from .reading import messages, opsets, without_functions
 from .signature import GraphInput, ProbeShape, graph_inputs, probe_shape
 from .translator import Translator
 
@@ -179,68 +179,36 @@ def in_float32(model: onnx.ModelProto) -> onnx.ModelProto:
     onnx.ModelProto
         A copy, or the model itself where it has no such type.
     """
-    if not any(_is_short(kind) for kind in _types(model.graph)):
+    if not _short(model.graph):
         return model
     changed = type(model)()
     changed.CopyFrom(model)
-    for graph in _graphs(changed.graph):
-        _convert(graph)
+    for part, field in _short(changed.graph):
+        if isinstance(part, TensorProto):
+            array = numpy_helper.to_array(part).astype("float32")
+            part.CopyFrom(numpy_helper.from_array(array, part.name))
+        else:
+            setattr(part, field, TensorProto.FLOAT)
     return changed
-
-
-def _is_short(data_type: int) -> bool:
-    return data_type in (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and those inside of its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _graphs(inner)
-
-
-def _types(whole: onnx.GraphProto) -> Iterator[int]:
-    """Types of a graph's tensors and casts."""
-    for graph in _graphs(whole):
-        yield from (item.data_type for item in graph.initializer)
-        yield from (
-            item.type.tensor_type.elem_type
-            for item in (*graph.input, *graph.output, *graph.value_info)
-        )
-        for node in graph.node:
-            for attribute in node.attribute:
-                yield attribute.t.data_type
-                if attribute.name in _NAMED_TYPES:
-                    yield attribute.i
 
 
 _NAMED_TYPES = ("to", "dtype", "stash_type", "softmax_precision")
 """Attributes of ONNX operators that name a type."""
 
 
-def _convert(graph: onnx.GraphProto) -> None:
-    for item in graph.initializer:
-        _convert_tensor(item)
-    for item in (*graph.input, *graph.output, *graph.value_info):
-        kind = item.type.tensor_type
-        if _is_short(kind.elem_type):
-            kind.elem_type = TensorProto.FLOAT
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                _convert_tensor(attribute.t)
-            for item in attribute.tensors:
-                _convert_tensor(item)
-            if attribute.name in _NAMED_TYPES and _is_short(attribute.i):
-                attribute.i = TensorProto.FLOAT
+def _short(graph: onnx.GraphProto) -> list[tuple[Any, str]]:
+    """Parts of a graph whose type has 16 bits, and the field that says so."""
+    fields = [(part, _type_field(part)) for part in messages(graph)]
+    short = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    return [(part, name) for part, name in fields if name and getattr(part, name) in short]
 
 
-def _convert_tensor(tensor: onnx.TensorProto) -> None:
-    if _is_short(tensor.data_type):
-        array = numpy_helper.to_array(tensor).astype("float32")
-        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+def _type_field(part: object) -> str:
+    if isinstance(part, TensorProto):
+        return "data_type"
+    if isinstance(part, onnx.TypeProto.Tensor):
+        return "elem_type"
+    return "i" if isinstance(part, onnx.AttributeProto) and part.name in _NAMED_TYPES else ""
 
 
 def import_onnx_model(

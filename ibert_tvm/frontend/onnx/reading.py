@@ -136,7 +136,7 @@ def check_model(model: onnx.ModelProto, where: str) -> None:
             return
     except onnx.checker.ValidationError as error:
         if _UNKNOWN not in str(error):
-            raise _malformed(error, where) from error
+            raise _malformed(error_lines(error)[0], where) from error
     # The checker stops at the first operator that it does not know, and ONNX Runtime writes some of
     # its own into the standard domain (LayerNormalization in old sets). Those that are unknown here
     # too are refused with the node in translation.
@@ -181,7 +181,7 @@ def _check_nodes(graph: onnx.GraphProto, context: Any, where: str) -> None:
                 onnx.checker.check_node(alone, context)
         except onnx.checker.ValidationError as error:
             if _UNKNOWN not in str(error):
-                raise _malformed(error, where) from error
+                raise _malformed(error_lines(error)[0], where) from error
         for item in inner:
             _check_nodes(item.g, context, where)
 
@@ -233,10 +233,8 @@ def _too_many(why: str, where: str) -> ModelSourceError:
     )
 
 
-def _malformed(error: Exception, where: str) -> ModelSourceError:
-    return ModelSourceError(
-        "the model is malformed", where=where, why=error_lines(error)[0], todo=_TODO
-    )
+def _malformed(why: str, where: str) -> ModelSourceError:
+    return ModelSourceError("the model is malformed", where=where, why=why, todo=_TODO)
 
 
 def check_arrays(message: Message, where: str) -> None:
@@ -254,46 +252,41 @@ def check_arrays(message: Message, where: str) -> None:
     ModelSourceError
         With the name of the array.
     """
-    if isinstance(message, onnx.TensorProto):
+    for part in messages(message):
+        if not isinstance(part, onnx.TensorProto):
+            continue
         try:
-            fits = min(message.dims, default=0) >= 0
-            why = "" if fits else f"its shape is {list(message.dims)}"
+            fits = min(part.dims, default=0) >= 0
+            why = "" if fits else f"its shape is {list(part.dims)}"
             # A view of the file's bytes: nothing is copied.
-            numpy_helper.to_array(message)
+            numpy_helper.to_array(part)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             why = error_lines(error)[0]
         if why:
-            raise ModelSourceError(
-                "the model is malformed",
-                where=where,
-                why=f"the array {shown(message.name)} cannot be read: {why}",
-                todo=_TODO,
-            )
-        return
-    for part in _parts(message):
-        check_arrays(part, where)
+            raise _malformed(f"the array {shown(part.name)} cannot be read: {why}", where)
 
 
-def _parts(message: Message) -> Iterator[Message]:
-    """The messages that are fields of one."""
-    for field, value in message.ListFields():
+def messages(message: Message) -> Iterator[Message]:
+    """Yield a message and all that are inside of it."""
+    yield message
+    # Not by `ListFields`, which copies the bytes of weights.
+    for field in message.DESCRIPTOR.fields:
         if field.type == field.TYPE_MESSAGE:
-            yield from (value,) if hasattr(value, "ListFields") else value
+            value = getattr(message, field.name)
+            if not hasattr(value, "ListFields"):
+                for part in value:
+                    yield from messages(part)
+            elif message.HasField(field.name):
+                yield from messages(value)
 
 
-def _check_text(message: Message, where: str) -> None:
+def _check_text(model: onnx.ModelProto, where: str) -> None:
     """Refuse names that are no text: protobuf gives bytes for them, and onnx's checker fails."""
-    for part in _parts(message):
-        _check_text(part, where)
-    for field, value in message.ListFields():
-        texts = (value,) if isinstance(value, str | bytes) else value
-        if field.type == field.TYPE_STRING and any(isinstance(text, bytes) for text in texts):
-            raise ModelSourceError(
-                "the model is malformed",
-                where=where,
-                why=f"{field.name!r} of a {message.DESCRIPTOR.name} is not UTF-8",
-                todo=_TODO,
-            )
+    for part in messages(model):
+        for field, value in part.ListFields():
+            texts = (value,) if isinstance(value, str | bytes) else value
+            if field.type == field.TYPE_STRING and any(isinstance(text, bytes) for text in texts):
+                raise _malformed(f"{field.name!r} of a {part.DESCRIPTOR.name} is not UTF-8", where)
 
 
 def type_name(number: int) -> str:

@@ -9,9 +9,7 @@ that the file holds. The roundings are listed as edges.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from ...common.types import Array
-from ..onnx.reading import type_name
+from ..onnx.reading import messages, type_name
 from . import refusals
 from .graph import DEQUANTIZE, MOVES, QUANTIZE, Constants, attribute, kind, label, unused_name
 
@@ -416,22 +414,12 @@ class _Stripper:
         self.given[name] = GivenTensor(name, integers, grid)
 
     def _drop_unused_initialisers(self) -> None:
-        used = {name for node in self.graph.node for name in node.input}
+        nodes = (part for part in messages(self.graph) if isinstance(part, onnx.NodeProto))
+        used = {name for node in nodes for name in node.input}
         used |= {info.name for info in self.graph.output}
-        used |= set(_captured(self.graph.node))
         kept = [tensor for tensor in self.graph.initializer if tensor.name in used]
         del self.graph.initializer[:]
         self.graph.initializer.extend(kept)
-
-
-def _captured(nodes: Any) -> Iterator[str]:
-    """Names that subgraphs (If, Loop) read from outside."""
-    for node in nodes:
-        for item in node.attribute:
-            if item.type == onnx.AttributeProto.GRAPH:
-                for inner in item.g.node:
-                    yield from inner.input
-                yield from _captured(item.g.node)
 
 
 def _finite(values: NDArray[np.float32]) -> NDArray[np.float32]:
