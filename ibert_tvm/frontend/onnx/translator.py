@@ -173,6 +173,10 @@ OPERATORS: dict[tuple[str, str], Operator] = {}
 """Translations by domain and operator; `operators` has them all."""
 
 
+ORT = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+
+
 def operator(*names: str, domain: str = "") -> Callable[[_Operator], _Operator]:
     """Register the translation of some operators."""
 

@@ -19,18 +19,10 @@ def _conv(t: Translator, node: Node) -> Traced:
     strides = [int(n) for n in attributes.get("strides", [1] * sides)]
     dilation = [int(n) for n in attributes.get("dilations", [1] * sides)]
     make = op.nn.conv1d if sides == 1 else op.nn.conv2d
-    result = t.emit(
-        make(
-            x.var,
-            t.expr(node, weight),
-            strides=strides,
-            padding=_padding(node, x.shape[2:], window, strides, dilation),
-            dilation=dilation,
-            groups=int(attributes.get("group", 1)),
-        ),
-        x,
-        weight,
-    )
+    padding = _padding(node, x.shape[2:], window, strides, dilation)
+    groups = int(attributes.get("group", 1))
+    made = make(x.var, t.expr(node, weight), strides, padding, dilation, groups)
+    result = t.emit(made, x, weight)
     if bias is None:
         return result
     if not isinstance(bias, Known):

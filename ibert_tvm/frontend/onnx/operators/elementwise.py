@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax import op
 
 from ..reading import type_name
-from ..translator import Node, Translator, operator
+from ..translator import ORT, Node, Translator, operator
 from ..values import Known, Traced, Untranslatable, constant
 from .layout import look_up
 
@@ -227,15 +227,20 @@ def cast(t: Translator, x: Traced, dtype: str) -> Traced:
 
 
 @operator("Gelu")
+@operator("Gelu", "BiasGelu", "FastGelu", domain=ORT)
 def _gelu(t: Translator, node: Node) -> Traced:
-    x = node.traced()
-    tanh = node.attributes.get("approximate", b"none") == b"tanh"
+    x, bias = node.traced(), node.operand(1)
+    if bias is not None:
+        x = t.emit(op.add(x.var, t.expr(node, bias, "bias")), x, bias)
+    tanh = node.op == "FastGelu" or node.attributes.get("approximate", b"none") == b"tanh"
     return t.emit((op.nn.gelu_tanh if tanh else op.nn.gelu)(x.var), x)
 
 
 @operator("Swish")
+@operator("QuickGelu", domain=ORT)
 def _swish(t: Translator, node: Node) -> Traced:
     x = node.traced()
-    alpha = float(node.attributes.get("alpha", 1.0))
-    gate = t.emit(op.sigmoid(op.multiply(x.var, relax.const(alpha, x.dtype))), x)
+    alpha = float(node.attributes.get("alpha", 1.702 if node.op == "QuickGelu" else 1.0))
+    inner = t.emit(op.multiply(x.var, relax.const(alpha, x.dtype)), x)
+    gate = t.emit(op.sigmoid(inner.var), x)
     return t.emit(op.multiply(x.var, gate.var), x)

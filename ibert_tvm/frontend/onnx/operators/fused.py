@@ -12,37 +12,16 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from ..translator import Node, Translator, operator
+from ..translator import ORT, Node, Translator, operator
 from ..values import Known, Traced, Untranslatable, constant
-from .layout import look_up, reshape, split, transpose
+from .layout import look_up, reshape, split, transpose, transpose_last
 from .matrix import epsilon_of, gemm, layer_norm, rms_norm
 from .rotary import turned
 
-_ORT = "com.microsoft"
+# -- normalisation --------------------------------------------------------------------------
 
 
-# -- elementwise and normalisation ----------------------------------------------------------
-
-
-@operator("Gelu", "BiasGelu", "FastGelu", domain=_ORT)
-def _gelu(t: Translator, node: Node) -> Traced:
-    x = node.traced()
-    bias = node.operand(1)
-    if bias is not None:
-        x = t.emit(op.add(x.var, t.expr(node, bias, "bias")), x, bias)
-    tanh = node.op == "FastGelu"
-    return t.emit((op.nn.gelu_tanh if tanh else op.nn.gelu)(x.var), x)
-
-
-@operator("QuickGelu", domain=_ORT)
-def _quick_gelu(t: Translator, node: Node) -> Traced:
-    x = node.traced()
-    alpha = relax.const(float(node.attributes.get("alpha", 1.702)), x.dtype)
-    gate = t.emit(op.sigmoid(t.emit(op.multiply(x.var, alpha), x).var), x)
-    return t.emit(op.multiply(x.var, gate.var), x)
-
-
-@operator("SkipLayerNormalization", domain=_ORT)
+@operator("SkipLayerNormalization", domain=ORT)
 def _skip_layer_normalization(t: Translator, node: Node) -> list[Traced | None]:
     total = _skip_sum(t, node, node.operand(4))
     gamma = node.tensors(3)[2]
@@ -64,7 +43,7 @@ def _skip_sum(t: Translator, node: Node, bias: Known | Traced | None) -> Traced:
     return t.emit(op.add(terms[0].var, terms[1].var), *terms)
 
 
-@operator("EmbedLayerNormalization", domain=_ORT)
+@operator("EmbedLayerNormalization", domain=ORT)
 def _embed_layer_normalization(t: Translator, node: Node) -> list[Traced | None]:
     ids, segments = node.traced(0), node.operand(1)
     tables = [node.operand(index) for index in (2, 3, 4)]
@@ -88,7 +67,7 @@ def _embed_layer_normalization(t: Translator, node: Node) -> list[Traced | None]
 
 
 @operator("RMSNormalization", "SimplifiedLayerNormalization")
-@operator("SimplifiedLayerNormalization", domain=_ORT)
+@operator("SimplifiedLayerNormalization", domain=ORT)
 def _rms_normalization(t: Translator, node: Node) -> Traced:
     x, axis = node.traced(), int(node.attributes.get("axis", -1))
     if axis % len(x.shape) != len(x.shape) - 1:
@@ -96,7 +75,7 @@ def _rms_normalization(t: Translator, node: Node) -> Traced:
     return rms_norm(t, node, x, node.operand(1), epsilon=epsilon_of(node, 1e-5))
 
 
-@operator("SkipSimplifiedLayerNormalization", domain=_ORT)
+@operator("SkipSimplifiedLayerNormalization", domain=ORT)
 def _skip_rms_normalization(t: Translator, node: Node) -> list[Traced | None]:
     total = _skip_sum(t, node, node.operand(3))
     result = rms_norm(t, node, total, node.operand(2), epsilon=epsilon_of(node, 1e-12))
@@ -106,14 +85,14 @@ def _skip_rms_normalization(t: Translator, node: Node) -> list[Traced | None]:
 # -- matrix products ------------------------------------------------------------------------
 
 
-@operator("FusedMatMul", "TransposeMatMul", domain=_ORT)
+@operator("FusedMatMul", "TransposeMatMul", domain=ORT)
 def _fused_matmul(t: Translator, node: Node) -> Traced:
     if node.attributes.get("transBatchA", 0) or node.attributes.get("transBatchB", 0):
         raise Untranslatable("it transposes batch axes")
     sides = list(node.tensors(2))
     for index, name in enumerate(("transA", "transB")):
         if node.attributes.get(name, 0):
-            sides[index] = _transpose_last(t, sides[index])
+            sides[index] = transpose_last(t, sides[index])
     parts = [t.expr(node, side) for side in sides]
     result = t.emit(op.matmul(*parts), *sides)
     alpha = float(node.attributes.get("alpha", 1.0))
@@ -122,7 +101,7 @@ def _fused_matmul(t: Translator, node: Node) -> Traced:
     return result
 
 
-@operator("FusedGemm", domain=_ORT)
+@operator("FusedGemm", domain=ORT)
 def _fused_gemm(t: Translator, node: Node) -> Traced:
     result = gemm(t, node)
     name = bytes(node.attributes.get("activation", b"")).decode()
@@ -131,13 +110,6 @@ def _fused_gemm(t: Translator, node: Node) -> Traced:
         raise Untranslatable(f"its activation {name} is none of {', '.join(sorted(make)[1:])}")
     function = make[name]
     return result if function is None else t.emit(function(result.var), result)
-
-
-def _transpose_last(t: Translator, x: Known | Traced) -> Known | Traced:
-    if isinstance(x, Known):
-        return Known(np.swapaxes(x.array, -1, -2), x.name)
-    rank = len(x.shape)
-    return transpose(t, x, [*range(rank - 2), rank - 1, rank - 2])
 
 
 # -- attention ------------------------------------------------------------------------------
@@ -198,7 +170,7 @@ def _attend(
     q = qkv[0]
     k, v = (_repeated(t, x, q.shape[1]) for x in qkv[1:])
     scale = float(node.attributes.get("scale", 0.0)) or 1.0 / sqrt(q.shape[-1])
-    keys = _transpose_last(t, k)
+    keys = transpose_last(t, k)
     scores = t.emit(op.matmul(q.var, t.expr(node, keys)), q, k)
     scores = t.emit(op.multiply(scores.var, relax.const(scale, scores.dtype)), scores)
     cap = float(node.attributes.get("softcap", 0.0))
@@ -252,7 +224,7 @@ def _repeated(t: Translator, x: Traced, heads: int) -> Traced:
     return reshape(t, t.emit(op.broadcast_to(beside.var, shape), x), [batch, heads, length, width])
 
 
-@operator("Attention", domain=_ORT)
+@operator("Attention", domain=ORT)
 def _ort_attention(t: Translator, node: Node) -> Traced:
     x, weight = node.traced(0), node.tensors(2)[1]
     heads = int(node.attributes["num_heads"])
@@ -271,7 +243,7 @@ def _ort_attention(t: Translator, node: Node) -> Traced:
     return _joined(t, result)
 
 
-@operator("MultiHeadAttention", domain=_ORT)
+@operator("MultiHeadAttention", domain=ORT)
 def _multi_head_attention(t: Translator, node: Node) -> Traced:
     heads = int(node.attributes["num_heads"])
     _refuse_state(node, past=(6, 7))
@@ -304,7 +276,7 @@ def _multi_head_attention(t: Translator, node: Node) -> Traced:
     return _joined(t, result)
 
 
-@operator("GroupQueryAttention", domain=_ORT)
+@operator("GroupQueryAttention", domain=ORT)
 def _group_query_attention(t: Translator, node: Node) -> list[Traced | None]:
     _refuse_state(node, past=(3, 4))
     if node.attributes.get("smooth_softmax", 0) or node.operand(11) is not None:

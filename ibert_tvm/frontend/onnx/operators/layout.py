@@ -84,6 +84,14 @@ def transpose(t: Translator, x: Traced, axes: list[int] | None) -> Traced:
     return t.emit(op.permute_dims(x.var, axes), x)
 
 
+def transpose_last(t: Translator, x: Known | Traced) -> Known | Traced:
+    """Exchange the last two axes."""
+    if isinstance(x, Known):
+        return Known(np.swapaxes(x.array, -1, -2), x.name)
+    rank = len(x.shape)
+    return transpose(t, x, [*range(rank - 2), rank - 1, rank - 2])
+
+
 @operator("Unsqueeze")
 def _unsqueeze(t: Translator, node: Node) -> Traced:
     x = node.traced()

@@ -10,13 +10,16 @@ from tvm.relax import op
 
 from ..translator import Node, Translator, operator
 from ..values import Known, Traced, Untranslatable
+from .layout import transpose_last
 
 _REDUCE: dict[str, Callable[..., relax.Expr]] = {
+    "ReduceL2": op.sum,
     "ReduceMax": op.max,
     "ReduceMean": op.mean,
     "ReduceMin": op.min,
     "ReduceProd": op.prod,
     "ReduceSum": op.sum,
+    "ReduceSumSquare": op.sum,
 }
 
 
@@ -35,10 +38,7 @@ def gemm(t: Translator, node: Node) -> Traced:
         x = t.emit(op.permute_dims(x.var), x)
     weight = node.tensors(2)[1]
     if node.attributes.get("transB", 0):
-        if isinstance(weight, Known):
-            weight = Known(weight.array.T, weight.name)
-        else:
-            weight = t.emit(op.permute_dims(weight.var), weight)
+        weight = transpose_last(t, weight)
     if isinstance(weight, Known) and alpha != 1.0:
         weight = Known(weight.array * np.float32(alpha), weight.name)
     result = t.emit(op.matmul(x.var, t.expr(node, weight)), x, weight)
@@ -71,17 +71,9 @@ def _softmax(t: Translator, node: Node) -> Traced:
 def _layer_normalization(t: Translator, node: Node) -> Traced:
     x = node.traced()
     rank = len(x.shape)
-    axis = int(node.attributes.get("axis", -1)) % rank
-    gamma = node.tensors(2)[1]
-    return layer_norm(
-        t,
-        node,
-        x,
-        gamma,
-        node.operand(2),
-        epsilon=epsilon_of(node, 1e-5),
-        axes=list(range(axis - rank, 0)),
-    )
+    first = int(node.attributes.get("axis", -1)) % rank - rank
+    given = (x, node.tensors(2)[1], node.operand(2))
+    return layer_norm(t, node, *given, epsilon=epsilon_of(node, 1e-5), axes=range(first, 0))
 
 
 @operator("BatchNormalization")
@@ -140,18 +132,13 @@ def rms_norm(
 
 @operator(*_REDUCE)
 def _reduce(t: Translator, node: Node) -> Traced:
-    x = node.traced()
-    axes, keep = _axes(node), bool(node.attributes.get("keepdims", 1))
-    if axes is None and node.attributes.get("noop_with_empty_axes", 0):
+    x, axes = node.traced(), node.integers(1, "axes") or None
+    squares = node.op in ("ReduceL2", "ReduceSumSquare")
+    if squares:
+        x = t.emit(op.multiply(x.var, x.var), x)
+    elif axes is None and node.attributes.get("noop_with_empty_axes", 0):
         return x
-    return t.emit(_REDUCE[node.op](x.var, axes, keep), x)
-
-
-@operator("ReduceL2", "ReduceSumSquare")
-def _reduce_squares(t: Translator, node: Node) -> Traced:
-    x = node.traced()
-    axes, keep = _axes(node), bool(node.attributes.get("keepdims", 1))
-    total = t.emit(op.sum(t.emit(op.multiply(x.var, x.var), x).var, axes, keep), x)
+    total = t.emit(_REDUCE[node.op](x.var, axes, bool(node.attributes.get("keepdims", 1))), x)
     return t.emit(op.sqrt(total.var), x) if node.op == "ReduceL2" else total
 
 
@@ -169,8 +156,3 @@ def _normalise(t: Translator, node: Node) -> Traced:
     # A row of zeros stays one, as in ONNX Runtime.
     positive = t.emit(op.maximum(length.var, relax.const(_LEAST, x.dtype)), x)
     return t.emit(op.divide(x.var, positive.var), x)
-
-
-def _axes(node: Node) -> list[int] | None:
-    axes = node.integers(1, "axes")
-    return axes or None

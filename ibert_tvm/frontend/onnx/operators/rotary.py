@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm.relax import op
 
-from ..translator import Node, Translator, operator
+from ..translator import ORT, Node, Translator, operator
 from ..values import Known, Traced, Untranslatable
 from .layout import look_up, reshape, split
 
@@ -18,7 +18,7 @@ def _rotary(t: Translator, node: Node) -> Traced:
     return turned(t, node, x, node.operand(3), (cos, sin), **_attributes(node, x, cos))
 
 
-@operator("RotaryEmbedding", domain="com.microsoft")
+@operator("RotaryEmbedding", domain=ORT)
 def _ort_rotary(t: Translator, node: Node) -> Traced:
     x, places = node.traced(0), node.operand(1)
     if float(node.attributes.get("scale", 1.0)) != 1.0 or node.attributes.get("is_packed_batching"):
