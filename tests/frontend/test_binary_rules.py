@@ -9,6 +9,7 @@ from ibert_tvm.frontend.canonicalise import rules_math
 from ibert_tvm.frontend.canonicalise.builder import Builder
 from ibert_tvm.frontend.canonicalise.distance_vectors import PairTerms
 from ibert_tvm.frontend.canonicalise.functions import BINARY
+from ibert_tvm.frontend.canonicalise.inputs import Probes
 from ibert_tvm.frontend.canonicalise.mismatch import Mismatch
 from ibert_tvm.frontend.canonicalise.rules_pooling import TokenSum
 from ibert_tvm.frontend.canonicalise.scores import Probabilities, Scores
@@ -29,7 +30,7 @@ COMMUTATIVE = {"relax.add", "relax.multiply", "relax.maximum", "relax.minimum"}
 
 @pytest.fixture
 def builder() -> Builder:
-    return Builder(["input_ids", "attention_mask"], 2, 13)
+    return Builder(Probes(("input_ids", "attention_mask"), 2, 13))
 
 
 def number(value: float) -> FromInputs:

@@ -8,6 +8,7 @@ import pytest
 from ibert_tvm.frontend.canonicalise.builder import Builder
 from ibert_tvm.frontend.canonicalise.dispatch import at_kind, by_kind
 from ibert_tvm.frontend.canonicalise.engine import RULES
+from ibert_tvm.frontend.canonicalise.inputs import Probes
 from ibert_tvm.frontend.canonicalise.mismatch import Mismatch
 from ibert_tvm.frontend.canonicalise.values import FromInputs, Refusal, Several, Value, Weight
 
@@ -17,7 +18,7 @@ WEIGHT = Weight("w", np.ones(3, np.float32))
 
 @pytest.fixture
 def builder() -> Builder:
-    return Builder(["input_ids"], 2, 13)
+    return Builder(Probes(("input_ids",), 2, 13))
 
 
 def second(_c: object, _call: object, _op: str, _one: Value, other: Value) -> Value:

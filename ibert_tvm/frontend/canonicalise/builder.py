@@ -77,26 +77,20 @@ class Builder:
 
     Parameters
     ----------
-    inputs
-        Names of the inputs that the source has.
-    batch, seq_len
-        The probe shape, in which source tensors are laid out; `seq_len` is 0 for images.
+    probes
+        Inputs of the probe runs.
     images
-        Those of the inputs that hold images, planes, height, width, or features, planes, frames.
+        The inputs that hold images, planes, height, width, or features, planes, frames.
     revisit
         What is wanted, if the same source was canonicalised at a shorter length before. No table of
         positions is cut then.
-    compared
-        Ids that the source compares its token ids with.
-    absent_id
-        Token id that the vocabulary is cut at.
 
     Attributes
     ----------
     batch, seq_len : Atom
         The axes of the probe shape.
-    probes : Probes
-        Inputs of the probe runs.
+    absent_id : int or None
+        Token id that the vocabulary is cut at.
     input_names : tuple of str
         The source's inputs.
     input_vars : dict of str to relax.Var
@@ -125,26 +119,16 @@ class Builder:
 
     def __init__(
         self,
-        inputs: Sequence[str],
-        batch: int,
-        seq_len: int,
+        probes: Probes,
         images: Mapping[str, tuple[int, ...]] | None = None,
-        *,
         revisit: Revisit | None = None,
-        compared: Sequence[int] = (),
-        absent_id: int | None = None,
     ) -> None:
         self.report = ImportReport()
-        self.absent_id, self.chosen_id = absent_id, absent_id
-        self.input_names = tuple(inputs)
+        self.probes, self.revisit = probes, revisit
+        self.absent_id = self.chosen_id = probes.absent_id
         self.images = dict(images or {})
-        self.batch, self.seq_len = Atom("batch", batch), Atom("sequence", seq_len)
-        tokens = [name for name in self.input_names if name not in self.images]
-        self.revisit = revisit
-        few = revisit is not None
-        self.probes = Probes(
-            tokens, batch, seq_len, few=few, compared=compared, absent_id=absent_id
-        )
+        self.input_names = (*self.images, *probes.names)
+        self.batch, self.seq_len = Atom("batch", probes.batch), Atom("sequence", probes.seq_len)
         symbols = [tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")]
         self._token_type = relax.TensorType(symbols, "int64")
         types = {

@@ -26,7 +26,7 @@ from ..report import ImportReport, Origin, RefusedOp, ShownTensor, SourceOp
 from .builder import Builder, Revisit, layer_of
 from .dispatch import Rule
 from .images import Pixels, image_view
-from .inputs import TOKEN_IDS, InputGraph
+from .inputs import TOKEN_IDS, InputGraph, Probes
 from .mismatch import Mismatch
 from .operands import Table, fold, folds, static_shape, table_of
 from .padding import leave_out_masks
@@ -136,14 +136,11 @@ class Canonicaliser:
     ) -> None:
         variables = function.params[: len(inputs)]
         images = _image_sizes(variables, inputs)
-        batch, seq_len = _probe_shape(variables, images)
+        tokens = tuple(name for name in inputs if name not in images)
         compared = _compared_ids(function, dict(zip(inputs, variables, strict=True)))
-        self.c = Builder(
-            *(inputs, batch, seq_len, images),
-            revisit=revisit,
-            compared=compared,
-            absent_id=absent_id,
-        )
+        shape = _probe_shape(variables, images)
+        probes = Probes(tokens, *shape, revisit is not None, tuple(compared), absent_id)
+        self.c = Builder(probes, images, revisit)
         self.function = function
         self._parameters = parameters
         self._names = names

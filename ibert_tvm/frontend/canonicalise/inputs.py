@@ -33,43 +33,39 @@ _EVERY_PLACE = 64
 _FEW_PLACES = 3
 
 
+@dataclass(frozen=True, eq=False)
 class Probes:
     """Inputs of the probe runs.
 
     Parameters
     ----------
     names
-        Names of the inputs.
+        Names of the inputs that hold tokens.
     batch, seq_len
-        The probe shape.
+        The probe shape, in which source tensors are laid out; `seq_len` is 0 for images.
     few
         Whether a few runs serve, since the same graph was probed at a shorter length before.
     compared
         Ids that the graph compares its token ids with: one more run has them.
     absent_id
-        A token id that no run may have.
+        A token id that no run may have: the vocabulary is cut there.
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        batch: int,
-        seq_len: int,
-        *,
-        few: bool = False,
-        compared: Sequence[int] = (),
-        absent_id: int | None = None,
-    ) -> None:
-        self.names = tuple(names)
-        self.batch = batch
-        self.seq_len = seq_len
-        self.few = few
-        self.compared = tuple(compared)
-        self.runs = list(self._make())
-        if absent_id is not None:
-            for run in self.runs:
-                ids = run[TOKEN_IDS]
-                run[TOKEN_IDS] = np.where(ids == absent_id, absent_id - 1, ids)
+    names: tuple[str, ...]
+    batch: int
+    seq_len: int
+    few: bool = False
+    compared: tuple[int, ...] = ()
+    absent_id: int | None = None
+
+    @cached_property
+    def runs(self) -> list[dict[str, NDArray[np.int64]]]:
+        """The inputs of every run."""
+        runs = list(self._make())
+        for run in runs if self.absent_id is not None else ():
+            ids, absent = run[TOKEN_IDS], self.absent_id
+            run[TOKEN_IDS] = np.where(ids == absent, absent - 1, ids)
+        return runs
 
     def _make(self) -> Iterator[dict[str, NDArray[np.int64]]]:
         shape = (self.batch, self.seq_len)
