@@ -8,6 +8,7 @@ not name are not looked at. Like `strict_json`, this module imports `errors` onl
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
 from typing import Any, TypeAlias
 
 from .errors import DocumentError
@@ -58,6 +59,33 @@ def one_of(*values: object) -> Leaf:
 def either(*leaves: Leaf) -> Leaf:
     """Leaf of what one of several leaves allows."""
     return lambda value: any(fits(value) for fits, _ in leaves), " or ".join(w for _, w in leaves)
+
+
+_BY_TYPE: dict[str, Schema] = {
+    "bool": FLAG,
+    "float": NUMBER,
+    "int": INTEGER,
+    "str": STRING,
+    "str | None": STRING,
+    "tuple[str, ...]": [STRING],
+    "Mapping[str, float]": {"*": NUMBER},
+    "Mapping[str, str]": {"*": STRING},
+}
+"""What documents hold for fields of these types; None is left out of them."""
+
+
+def schema_of(record: type, **parts: Schema) -> dict[str, Schema]:
+    """Return the schema of a dataclass: of its fields by their types, or as `parts` says.
+
+    Keys are the names of fields, or their metadata ``key``. Those with a default may be missing.
+    """
+    schema = {}
+    for item in fields(record):
+        key = item.metadata.get("key", item.name)
+        needed = item.default is MISSING and item.default_factory is MISSING
+        part = parts[key] if key in parts else _BY_TYPE[str(item.type)]
+        schema[key if needed else f"{key}?"] = part
+    return schema
 
 
 def check(value: Any, schema: Schema, where: str = "") -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from ..common.errors import DocumentError, UsageError
-from ..common.schema import INTEGER, NUMBER, STRING, check, either, one_of
+from ..common.schema import INTEGER, STRING, check, either, one_of, schema_of
 from ..common.strict_json import JsonDict
 from .heads import HEADS, KINDS
 
@@ -116,14 +116,7 @@ class PostProcessing:
         return cls(**document)
 
 
-POST_PROCESSING_SCHEMA = {
-    "classes?": STRING,
-    "pairs?": STRING,
-    "similarity?": STRING,
-    "dimensions?": INTEGER,
-    "active?": INTEGER,
-    "thresholds?": {"*": NUMBER},
-}
+POST_PROCESSING_SCHEMA = schema_of(PostProcessing, dimensions=INTEGER, active=INTEGER)
 """What the fields of a document may hold."""
 
 
@@ -385,30 +378,16 @@ _LABELS = (
     "an object of strings by number",
 )
 _SCHEMA = {
-    "architecture": STRING,
-    "head": STRING,
-    "inputs": [STRING],
-    "outputs": [{"name": STRING, "value": STRING, "kind": STRING}],
-    "hidden_size": INTEGER,
-    "num_layers": INTEGER,
-    "vocab_size": INTEGER,
-    "type_vocab_size?": INTEGER,
-    "source_vocab_size?": _OPTIONAL_INTEGER,
-    "max_sequence_length?": _OPTIONAL_INTEGER,
-    "pad_token_id?": INTEGER,
-    "id2label?": _LABELS,
-    "source?": STRING,
-    "source_sha256?": STRING,
-    "description?": STRING,
-    "tokenizer_files?": [STRING],
-    "notes?": [STRING],
-    "image_size?": [INTEGER],
-    "static_shape?": [_OPTIONAL_INTEGER],
-    "prompts?": {"*": STRING},
-    "default_prompt_name?": STRING,
+    **schema_of(
+        ModelInfo,
+        outputs=[schema_of(OutputInfo)],
+        max_sequence_length=_OPTIONAL_INTEGER,
+        id2label=_LABELS,
+        image_size=[INTEGER],
+        static_shape=[_OPTIONAL_INTEGER],
+        post_processing=POST_PROCESSING_SCHEMA,
+        source_vocab_size=_OPTIONAL_INTEGER,
+    ),
     "problem_type?": STRING,
-    "tokenizer_behaviour?": {"*": STRING},
-    "license?": STRING,
-    "post_processing?": POST_PROCESSING_SCHEMA,
 }
 """What the fields of a document may hold."""

@@ -12,61 +12,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..common.schema import FLAG, INTEGER, OBJECT, SCALE, STRING, either, integer, one_of
+from ..common.schema import FLAG, OBJECT, SCALE, STRING, either, integer, one_of, schema_of
 from ..common.strict_json import JsonDict, JsonObject
 from ..model.model_info import ModelInfo
 
 _EXTENT = integer(1, 2**31 - 1)
 _SIZE = integer(0, 2**62)
-_NONE = one_of(None)
+_AXIS = either(_EXTENT, one_of("batch", "seq_len"))
 _DTYPE = one_of("int8", "uint8", "int16", "int32", "int64")
-_TOKEN_SCALE = one_of(0, 0.0)
-SCHEMA = {
-    "target": {"name": STRING},
-    "required_cpu_features": [STRING],
-    "functions": [
-        {
-            "name": STRING,
-            "batch": _EXTENT,
-            "seq_len": _EXTENT,
-            "packed?": FLAG,
-            "symbol?": STRING,
-            "arena_bytes?": _SIZE,
-            "kernels?": [
-                {"name": STRING, "kind": STRING, "layer": STRING, "macs": _SIZE, "bytes?": _SIZE}
-            ],
-        }
-    ],
-    "inputs": [
-        {
-            "name": STRING,
-            "dtype": _DTYPE,
-            "scale?": either(SCALE, _TOKEN_SCALE),
-            **{key: INTEGER for key in ("zero_point?", "low?", "high?")},
-        }
-    ],
-    "outputs": [
-        {
-            "name": STRING,
-            "dtype": _DTYPE,
-            "scale": SCALE,
-            "kind": STRING,
-            "shape": [either(_EXTENT, one_of("batch", "seq_len"))],
-        }
-    ],
-    "parameters": [{"name": STRING, "dtype": _DTYPE, "shape": [_SIZE], "offset": _SIZE}],
-    "versions": {"*": STRING},
-    "source_sha256": STRING,
-    "runtime?": one_of("tvm", "none"),
-    "threads?": FLAG,
-    "prefix?": (
-        lambda value: isinstance(value, str) and re.fullmatch(r"[a-z0-9_]{1,32}", value),
-        "the beginning of C names",
-    ),
-    "tokenizer?": either(OBJECT, _NONE),
-    "cuda?": {"architectures?": [STRING]},
-}
-"""What the section of metadata holds, for `ibert_tvm.common.schema.check`."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +121,34 @@ class OutputRecord:
         """Whether one axis counts tokens."""
         return "seq_len" in self.shape
 
+
+SCHEMA = {
+    "target": {"name": STRING},
+    "required_cpu_features": [STRING],
+    "functions": [
+        schema_of(
+            FunctionRecord,
+            batch=_EXTENT,
+            seq_len=_EXTENT,
+            arena_bytes=_SIZE,
+            kernels=[schema_of(KernelRecord, macs=_SIZE, bytes=_SIZE)],
+        )
+    ],
+    "inputs": [schema_of(InputRecord, dtype=_DTYPE, scale=either(SCALE, one_of(0, 0.0)))],
+    "outputs": [schema_of(OutputRecord, dtype=_DTYPE, scale=SCALE, shape=[_AXIS])],
+    "parameters": [schema_of(ParameterRecord, dtype=_DTYPE, shape=[_SIZE], offset=_SIZE)],
+    "versions": {"*": STRING},
+    "source_sha256": STRING,
+    "runtime?": one_of("tvm", "none"),
+    "threads?": FLAG,
+    "prefix?": (
+        lambda value: isinstance(value, str) and re.fullmatch(r"[a-z0-9_]{1,32}", value),
+        "the beginning of C names",
+    ),
+    "tokenizer?": either(OBJECT, one_of(None)),
+    "cuda?": {"architectures?": [STRING]},
+}
+"""What the section of metadata holds, for `ibert_tvm.common.schema.check`."""
 
 _Record = TypeVar("_Record")
 

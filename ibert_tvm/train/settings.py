@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from ..common.errors import UsageError, check_choice
 from ..common.strict_json import JsonDict
 
 DISTILLATIONS = ("none", "logits", "embeddings")
 TRAINED = ("all", "vectors")
+
+
+def _between(least: float, default: float, most: float) -> Any:
+    """A field with a default, and its bounds."""
+    return field(default=default, metadata={"bounds": (least, most)})
 
 
 @dataclass(frozen=True)
@@ -65,47 +71,34 @@ class FinetuneSettings:
     """
 
     preset: str = "accurate"
-    float_epochs: int = 3
-    epochs: int = 6
-    float_learning_rate: float = 2e-5
-    learning_rate: float = 2e-6
-    scale_learning_rate: float = 1e-2
-    dropout: float = 0.1
-    batch_size: int = 16
-    accumulation: int = 1
-    weight_decay: float = 0.1
-    warmup: float = 0.06
-    seq_len: int = 128
-    seed: int = 0
+    float_epochs: int = _between(0, 3, 10_000)
+    epochs: int = _between(1, 6, 10_000)
+    float_learning_rate: float = _between(0, 2e-5, 1)
+    learning_rate: float = _between(0, 2e-6, 1)
+    scale_learning_rate: float = _between(0, 1e-2, 1)
+    dropout: float = _between(0, 0.1, 0.9)
+    batch_size: int = _between(1, 16, 65_536)
+    accumulation: int = _between(1, 1, 65_536)
+    weight_decay: float = _between(0, 0.1, 1)
+    warmup: float = _between(0, 0.06, 1)
+    seq_len: int = _between(2, 128, 65_536)
+    seed: int = _between(0, 0, 2**31 - 1)
     distillation: str = "none"
-    patience: int = 0
+    patience: int = _between(0, 0, 10_000)
     trained: str = "all"
     learn_scales: bool = False
-    calibration: int = 256
-    checkpoint_steps: int = 100
+    calibration: int = _between(1, 256, 1_000_000)
+    checkpoint_steps: int = _between(1, 100, 10**9)
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("float_epochs", 0, 10_000),
-            ("epochs", 1, 10_000),
-            ("float_learning_rate", 0, 1),
-            ("learning_rate", 0, 1),
-            ("scale_learning_rate", 0, 1),
-            ("dropout", 0, 0.9),
-            ("batch_size", 1, 65_536),
-            ("accumulation", 1, 65_536),
-            ("weight_decay", 0, 1),
-            ("warmup", 0, 1),
-            ("seq_len", 2, 65_536),
-            ("seed", 0, 2**31 - 1),
-            ("patience", 0, 10_000),
-            ("calibration", 1, 1_000_000),
-            ("checkpoint_steps", 1, 10**9),
-        ):
-            value = getattr(self, name)
+        for item in fields(self):
+            if "bounds" not in item.metadata:
+                continue
+            value, (least, most) = getattr(self, item.name), item.metadata["bounds"]
             if not (math.isfinite(value) and least <= value <= most):
                 raise UsageError(
-                    f"{name.replace('_', ' ')} is {value}", why=f"it lies from {least} to {most}"
+                    f"{item.name.replace('_', ' ')} is {value}",
+                    why=f"it lies from {least} to {most}",
                 )
         check_choice("distillation", self.distillation, DISTILLATIONS)
         check_choice("choice of what is trained", self.trained, TRAINED)

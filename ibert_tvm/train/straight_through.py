@@ -191,16 +191,11 @@ def _reading(form: JsonObject, quant: ActivationQuant | None, device: torch.devi
         half = quant.channel_scale / 2  # what rounds to the last integer is not clamped
         bounds = tensor(least - half, torch.float32), tensor(most + half, torch.float32)
         levels = int(quant.high)
-    return Reading(
-        form["value"],
-        tensor(scale, torch.float32),
-        tensor(zero, torch.float32),
-        columns,
-        bounds,
-        levels,
-    )
+    steps, offset = (tensor(array, torch.float32) for array in (scale, zero))
+    return Reading(form["value"], steps, offset, columns, bounds, levels)
 
 
+@dataclass(frozen=True)
 class FloatTwin:
     """The float module beside the integers; its outputs and operands are theirs.
 
@@ -214,13 +209,9 @@ class FloatTwin:
         Learned scales by canonical name; empty where they are frozen.
     """
 
-    def __init__(
-        self,
-        steps: list[FloatStep],
-        forms: Mapping[tuple[str, str], Reading],
-        scales: Mapping[str, torch.Tensor],
-    ) -> None:
-        self.steps, self.forms, self.scales = steps, forms, scales
+    steps: list[FloatStep]
+    forms: Mapping[tuple[str, str], Reading]
+    scales: Mapping[str, torch.Tensor]
 
     def run(
         self, given: Mapping[Any, torch.Tensor], integers: Mapping[str, torch.Tensor]
