@@ -61,10 +61,10 @@ class Probes:
     @cached_property
     def runs(self) -> list[dict[str, NDArray[np.int64]]]:
         """The inputs of every run."""
-        runs = list(self._make())
-        for run in runs if self.absent_id is not None else ():
-            ids, absent = run[TOKEN_IDS], self.absent_id
-            run[TOKEN_IDS] = np.where(ids == absent, absent - 1, ids)
+        runs, absent = list(self._make()), self.absent_id
+        if absent is not None:
+            for run in runs:
+                run[TOKEN_IDS] = np.where(run[TOKEN_IDS] == absent, absent - 1, run[TOKEN_IDS])
         return runs
 
     def _make(self) -> Iterator[dict[str, NDArray[np.int64]]]:
