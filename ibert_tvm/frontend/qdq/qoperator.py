@@ -196,13 +196,33 @@ def _optional(node: onnx.NodeProto, index: int) -> str:
     return str(node.input[index]) if index < len(node.input) else ""
 
 
-def _binary(op: str) -> Callable[[_Rewriter, onnx.NodeProto], None]:
+def _quantised(
+    op: str, *starts: int, axes: Sequence[int] = (1, 1), **attributes: int
+) -> Callable[[_Rewriter, onnx.NodeProto], None]:
+    """Return the rule of an operator of quantised operands with a quantised result.
+
+    Parameters
+    ----------
+    op
+        Its float form.
+    *starts
+        Places of the quantised operands, each followed by scale and zero point; those of the result
+        come behind them. What is in front of them is taken as it is.
+    axes
+        Along which the operands have scales.
+    **attributes
+        Those that the float form has, and their defaults.
+    """
+    behind = starts[-1] + 3
+
     def rule(r: _Rewriter, node: onnx.NodeProto) -> None:
-        a, a_scale, a_zero, b, b_scale, b_zero, scale = node.input[:7]
-        axis = 1 if op == "MatMul" else -1
-        left = r.dequantize(node, a, a_scale, a_zero, axis=0 if op == "MatMul" else -1)
-        right = r.dequantize(node, b, b_scale, b_zero, axis)
-        r.quantized(node, op, [left, right], scale, _optional(node, 7))
+        floats = [
+            r.dequantize(node, *node.input[start : start + 3], axis=axis)
+            for start, axis in zip(starts, axes, strict=False)
+        ]
+        inputs = [*node.input[: starts[0]], *floats]
+        given = {name: int(attribute(node, name, default)) for name, default in attributes.items()}
+        r.quantized(node, op, inputs, node.input[behind], _optional(node, behind + 1), **given)
 
     return rule
 
@@ -231,28 +251,12 @@ def _gemm(r: _Rewriter, node: onnx.NodeProto) -> None:
         r.float_node(node, "Gemm", inputs, node.output[0], **attributes)
 
 
-def _unary(op: str) -> Callable[[_Rewriter, onnx.NodeProto], None]:
-    def rule(r: _Rewriter, node: onnx.NodeProto) -> None:
-        x = r.dequantize(node, *node.input[:3])
-        axis = int(attribute(node, "axis", -1))
-        attributes: dict[str, Any] = {"axis": axis} if op == "Softmax" else {}
-        r.quantized(node, op, [x], node.input[3], _optional(node, 4), **attributes)
-
-    return rule
-
-
 def _concat(r: _Rewriter, node: onnx.NodeProto) -> None:
     scale, zero = node.input[:2]
     parts = [
         r.dequantize(node, *node.input[start : start + 3]) for start in range(2, len(node.input), 3)
     ]
     r.quantized(node, "Concat", parts, scale, zero, axis=int(attribute(node, "axis", 0)))
-
-
-def _where(r: _Rewriter, node: onnx.NodeProto) -> None:
-    yes = r.dequantize(node, *node.input[1:4])
-    no = r.dequantize(node, *node.input[4:7])
-    r.quantized(node, "Where", [node.input[0], yes, no], node.input[7], _optional(node, 8))
 
 
 def _attention(r: _Rewriter, node: onnx.NodeProto) -> None:
@@ -326,15 +330,15 @@ def _only_reader(r: _Rewriter, tensor: str) -> onnx.NodeProto | None:
 
 _RULES: dict[str, Callable[[_Rewriter, onnx.NodeProto], None]] = {
     "MatMulInteger": _integer_product,
-    "QLinearMatMul": _binary("MatMul"),
+    "QLinearMatMul": _quantised("MatMul", 0, 3, axes=(0, 1)),
     f"{MICROSOFT}.MatMulIntegerToFloat": _product_to_float,
     f"{MICROSOFT}.QAttention": _attention,
     f"{MICROSOFT}.QGemm": _gemm,
-    f"{MICROSOFT}.QLinearAdd": _binary("Add"),
+    f"{MICROSOFT}.QLinearAdd": _quantised("Add", 0, 3, axes=(-1, -1)),
     f"{MICROSOFT}.QLinearConcat": _concat,
-    f"{MICROSOFT}.QLinearMul": _binary("Mul"),
-    f"{MICROSOFT}.QLinearSigmoid": _unary("Sigmoid"),
-    f"{MICROSOFT}.QLinearSoftmax": _unary("Softmax"),
-    f"{MICROSOFT}.QLinearWhere": _where,
+    f"{MICROSOFT}.QLinearMul": _quantised("Mul", 0, 3, axes=(-1, -1)),
+    f"{MICROSOFT}.QLinearSigmoid": _quantised("Sigmoid", 0),
+    f"{MICROSOFT}.QLinearSoftmax": _quantised("Softmax", 0, axis=-1),
+    f"{MICROSOFT}.QLinearWhere": _quantised("Where", 1, 4),
 }
 """Rules by operator; ReduceMean and pooling are never quantised by ONNX Runtime."""

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from ibert_tvm.frontend import ModelSourceError, UnsupportedModelError
-from ibert_tvm.frontend.onnx import translator
+from ibert_tvm.frontend.onnx import folding
 from ibert_tvm.frontend.onnx.importing import import_onnx_model
 from tests.frontend.imports import calls_of
 from tests.snapshots import Messages
@@ -221,7 +221,7 @@ GROWING: dict[str, Callable[[Graph], str]] = {
 def test_results_without_bound_are_not_computed(
     name: str, messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(translator, "LARGEST_RESULT", 2**20)  # so that the test itself is quick
+    monkeypatch.setattr(folding, "LARGEST_RESULT", 2**20)  # so that the test itself is quick
     g = Graph()
     sizes = g.op("ReduceSum", GROWING[name](g), keepdims=0)
     output = g.op("Add", g.words(), g.op("Cast", sizes, to=TensorProto.FLOAT))
@@ -232,7 +232,7 @@ def test_results_without_bound_are_not_computed(
 def test_all_that_is_computed_has_a_bound(
     messages: Messages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(translator, "LARGEST_RESULT", 2**12)
+    monkeypatch.setattr(folding, "LARGEST_RESULT", 2**12)
 
     def model(parts: int) -> onnx.ModelProto:
         g = Graph()
