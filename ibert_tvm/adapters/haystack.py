@@ -46,8 +46,7 @@ class _Embedder:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what Haystack makes it of again."""
-        stored: dict[str, Any] = default_to_dict(self, **self._stored)
-        return stored
+        return default_to_dict(self, **self._stored)
 
 
 @component

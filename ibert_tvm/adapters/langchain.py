@@ -53,5 +53,4 @@ class IbertEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """Vector of a query, with the model's prompt for it where it has one."""
-        vector: list[float] = self.encoder.encode_query(text, **self.encode_options).tolist()
-        return vector
+        return self.encoder.encode_query(text, **self.encode_options).tolist()

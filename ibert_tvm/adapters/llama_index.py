@@ -82,8 +82,7 @@ class IbertEmbedding(BaseEmbedding):
         return nodes
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        vector: list[float] = self._encoder.encode_query(query, **self._encode_options).tolist()
-        return vector
+        return self._encoder.encode_query(query, **self._encode_options).tolist()
 
     def _get_text_embedding(self, text: str) -> list[float]:
         return self._get_text_embeddings([text])[0]

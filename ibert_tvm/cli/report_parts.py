@@ -342,5 +342,4 @@ def _length(path: Path) -> int:
 
 def _plain(document: JsonDict) -> JsonDict:
     """A document as it is printed: NumPy's numbers are plain ones there."""
-    plain: JsonDict = json.loads(json.dumps(document, default=lambda value: value.tolist()))
-    return plain
+    return json.loads(json.dumps(document, default=lambda value: value.tolist()))

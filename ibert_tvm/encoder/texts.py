@@ -67,8 +67,7 @@ def array_of(values: Any) -> NDArray[np.float32]:
         return np.asarray(values, np.float32)
     if isinstance(values, list | tuple):
         return np.stack([array_of(value) for value in values])
-    array: NDArray[np.float32] = values.detach().cpu().float().numpy()
-    return array
+    return values.detach().cpu().float().numpy()
 
 
 _logger = logging.getLogger(__name__)

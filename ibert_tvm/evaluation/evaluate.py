@@ -357,8 +357,7 @@ def _real(integers: Array, form: JsonObject) -> NDArray[np.float64]:
     if "columns" in form:
         steps = sum_of_columns(steps, np.asarray(form["columns"]))
     zero, scale = (np.asarray(form[key], np.float64) for key in ("zero_point", "scale"))
-    real: NDArray[np.float64] = (steps - zero - np.asarray(form.get("excess", 0.0))) * scale
-    return real
+    return (steps - zero - np.asarray(form.get("excess", 0.0))) * scale
 
 
 def _evaluate(model: QuantizedModel, inputs: Inputs) -> tuple[list[Array], dict[str, Array]]:

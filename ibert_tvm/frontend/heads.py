@@ -61,15 +61,13 @@ class ModelWithHead(torch.nn.Module):
         finish = self.record.finish
         if isinstance(finish, LastLayer):
             hidden = self.model.base_model(**inputs, return_dict=True).last_hidden_state
-            split: torch.Tensor = getattr(self.model, finish.layer)(hidden)
-            return split
+            return getattr(self.model, finish.layer)(hidden)
         result = self.model(**inputs, return_dict=True)
         if isinstance(finish, Returned):
             field = finish.field
         else:  # pipelines begin with a masked-language model or an encoder
             field = "logits" if "logits" in result else "last_hidden_state"
-        output: torch.Tensor = getattr(result, field)
-        return output
+        return getattr(result, field)
 
 
 class ImageModelWithHead(ModelWithHead):

@@ -83,8 +83,7 @@ class _Dense(torch.nn.Module):
         _fill(self, CheckpointArrays.of_files(step.weights), shapes)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.activation(self.linear(x))
-        return result
+        return self.activation(self.linear(x))
 
 
 class _LayerNorm(torch.nn.Module):
@@ -97,8 +96,7 @@ class _LayerNorm(torch.nn.Module):
         _fill(self, CheckpointArrays.of_files(step.weights), shapes)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.norm(x)
-        return result
+        return self.norm(x)
 
 
 class _Normalize(torch.nn.Module):

@@ -397,8 +397,7 @@ _READERS: dict[str, Callable[[Path, bool], Sequence[Step]]] = {
 
 
 def _config(place: Path) -> JsonDict:
-    config: JsonDict = read_json(place / "config.json", place)
-    return config
+    return read_json(place / "config.json", place)
 
 
 def _size(config: JsonObject, key: str, file: str) -> int:
@@ -416,5 +415,4 @@ def _size(config: JsonObject, key: str, file: str) -> int:
 def pipeline_settings(folder: Path) -> JsonDict:
     """``config_sentence_transformers.json``; empty where there is none."""
     file = folder / "config_sentence_transformers.json"
-    settings: JsonDict = read_json(file, folder) if file.is_file() else {}
-    return settings
+    return read_json(file, folder) if file.is_file() else {}

@@ -24,14 +24,12 @@ def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 def softmax(logits: Array) -> NDArray[np.float64]:
     """Probabilities over the last axis, float64."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    result: NDArray[np.float64] = powers / powers.sum(axis=-1, keepdims=True)
-    return result
+    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def sigmoid(logits: Array) -> NDArray[np.float64]:
     """1 / (1 + exp(-x)) without overflow, float64."""
-    result: NDArray[np.float64] = 0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64)))
-    return result
+    return 0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64)))
 
 
 FUNCTIONS: dict[str, Callable[[Array], NDArray[np.float64]]] = {
@@ -46,8 +44,7 @@ FUNCTIONS: dict[str, Callable[[Array], NDArray[np.float64]]] = {
 
 def _best_tokens(one: Array, other: Array) -> Array:
     """For every token of a text the largest product with a token of another, [tokens]."""
-    best: Array = (one @ other.T).max(axis=1)
-    return best
+    return (one @ other.T).max(axis=1)
 
 
 LATE = ("maxsim", "meanmaxsim")

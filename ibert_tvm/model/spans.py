@@ -139,8 +139,7 @@ def _probabilities(window: Window, logits: NDArray[np.floating], text: int) -> N
     counted[0] |= window.texts[0] is None
     scores = np.where(counted, logits.T.astype(np.float64), -np.inf)
     scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-    probabilities: NDArray[np.float64] = scores / scores.sum(axis=1, keepdims=True)
-    return probabilities
+    return scores / scores.sum(axis=1, keepdims=True)
 
 
 def _one_word(window: Window, text: int, a: int, b: int) -> bool:

@@ -474,8 +474,7 @@ def _kept(encoding: Any, max_length: int, side: str, index: int) -> list[int]:
         text[:count] if side == "right" else text[len(text) - count :]
         for text, count in zip(texts, counts, strict=True)
     ]
-    kept: list[int] = np.sort(np.concatenate([special, *parts])).tolist()
-    return kept
+    return np.sort(np.concatenate([special, *parts])).tolist()
 
 
 def _no_token(index: int) -> InputError:

@@ -203,8 +203,7 @@ class Expansion:
 
 
 def _state(component: Any) -> JsonDict:
-    document: JsonDict = json.loads(component.__getstate__())
-    return document
+    return json.loads(component.__getstate__())
 
 
 def _flat(normalizer: Any) -> Iterator[Any]:

@@ -96,8 +96,7 @@ class Batch:
         if self.tokens:
             rows = next(iter(self.inputs.values())).shape[0]
             return np.ones((rows, self.tokens), np.bool_)
-        kept: NDArray[np.bool_] = self.inputs["attention_mask"] != 0
-        return kept
+        return self.inputs["attention_mask"] != 0
 
     @property
     def lengths(self) -> NDArray[np.int64]:

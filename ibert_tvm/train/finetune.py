@@ -275,8 +275,7 @@ class _Run:
         done = self.work / _FLOAT
         file = done / _HISTORY
         if file.is_file():
-            history: JsonDict = json.loads(file.read_text(encoding="utf-8"))
-            return history
+            return json.loads(file.read_text(encoding="utf-8"))
         settings = self.settings
         torch.manual_seed(settings.seed)
         model = self._with_head()
@@ -409,8 +408,7 @@ class _Run:
 def _logits(result: Any) -> torch.Tensor:
     """Of a model of transformers; those of starts and ends as one, [batch, seq, 2]."""
     if "logits" in result:
-        logits: torch.Tensor = result.logits
-        return logits
+        return result.logits
     return torch.stack((result.start_logits, result.end_logits), dim=-1)
 
 

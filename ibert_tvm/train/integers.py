@@ -456,5 +456,4 @@ def _run(
         )
     numbers = TensorNumbers(device)
     arrays = {name: numbers.array(x, tuple(x.shape)) for name, x in operands.items()}
-    result: torch.Tensor = tensor_of(run_whole(operator, arrays, dtypes, numbers), device)
-    return result
+    return tensor_of(run_whole(operator, arrays, dtypes, numbers), device)

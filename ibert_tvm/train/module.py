@@ -125,8 +125,7 @@ class IntegerModel(torch.nn.Module):
 
     @property
     def _device(self) -> torch.device:
-        device: torch.device = next(self.model.parameters()).device
-        return device
+        return next(self.model.parameters()).device
 
     def _learnable(self) -> dict[str, float]:
         if not isinstance(self._scales, TrainedScales):

@@ -83,8 +83,7 @@ def replaced(
     levels
         Integers to a side, by which LSQ weighs the gradient of a scale.
     """
-    result: torch.Tensor = _Replace.apply(value, real, bounds, scale, levels)
-    return result
+    return _Replace.apply(value, real, bounds, scale, levels)
 
 
 @dataclass(frozen=True, eq=False)

@@ -177,8 +177,7 @@ class CompiledLibrary(Compiled):
     def document(self, path: Path) -> JsonDict:
         from ..runtime.library_file import METADATA_SECTION
 
-        content: JsonDict = json.loads(_sections(path).get(METADATA_SECTION, "{}"))
-        return content
+        return json.loads(_sections(path).get(METADATA_SECTION, "{}"))
 
     def wrong_weights(self, other: Path) -> list[str]:
         from ..runtime.library_file import WEIGHTS_SECTION

@@ -219,8 +219,7 @@ def _signed_predicate(path: Path, file: Path, public: ec.EllipticCurvePublicKey)
         raise _refused(path, "the signature was not made with this key") from error
     statement = parse(decode(payload), _MAX_DEPTH)
     check(statement, _STATEMENT)
-    predicate: JsonDict = statement["predicate"]
-    return predicate
+    return statement["predicate"]
 
 
 def key_name(key: ec.EllipticCurvePublicKey) -> str:
@@ -245,8 +244,7 @@ def _algorithm(key: ec.EllipticCurvePublicKey | ec.EllipticCurvePrivateKey) -> e
     from cryptography.hazmat.primitives import hashes
 
     _, curves = _cryptography()
-    algorithm: ec.ECDSA = curves.ECDSA(getattr(hashes, _HASHES[key.curve.name])())
-    return algorithm
+    return curves.ECDSA(getattr(hashes, _HASHES[key.curve.name])())
 
 
 def _check_digests(path: Path) -> None:

@@ -122,8 +122,7 @@ class LoweringContext:
         LoweringError
             If the table has no such entry.
         """
-        found: ActivationQuant = self._entry(section, name)
-        return found
+        return self._entry(section, name)
 
     def table_weight(self, section: str, name: str) -> WeightQuant:
         """Look a weight up in the table, by the name of the operator that reads it.
@@ -133,8 +132,7 @@ class LoweringContext:
         LoweringError
             If the table has no such entry.
         """
-        found: WeightQuant = self._entry(section, name)
-        return found
+        return self._entry(section, name)
 
     def _entry(self, section: str, name: str) -> Any:
         entries = getattr(self.table, section)

@@ -291,8 +291,7 @@ def respelled(operation: str, x: Ranged, y: Ranged) -> Ranged | None:
         x, y = y, x
     if isinstance(x, Constant) or not isinstance(y, Constant):
         return None
-    result: Ranged | None = getattr(x.arithmetic, operation)(x, y.low)
-    return result
+    return getattr(x.arithmetic, operation)(x, y.low)
 
 
 def _spelled_difference(x: Ranged, y: Ranged) -> Ranged | None:

@@ -78,8 +78,7 @@ def trace(
         arguments = tuple(_of(own, x) for x in arguments)
         keywords = {name: _of(own, x) for name, x in keywords.items()}
     with arithmetic.tracing() as scope:
-        result: Ranged = scope.close(ranged(function(*arguments, **keywords)))
-        return result
+        return scope.close(ranged(function(*arguments, **keywords)))
 
 
 def _of(arithmetic: Arithmetic, x: object) -> object:
@@ -101,8 +100,7 @@ def spelled_as(function: str, x: Value) -> Ranged | None:
     """
     if not isinstance(x, Ranged):
         return None
-    result: Ranged | None = getattr(x.arithmetic, function)(x)
-    return result
+    return getattr(x.arithmetic, function)(x)
 
 
 def minimum(a: Value, b: Value) -> Value:

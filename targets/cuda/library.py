@@ -189,8 +189,7 @@ def _modules(path: Path) -> bytes:
             raise ValueError(f"the library has no {_MODULES}")
         section = elf.get_section(found[0]["st_shndx"])
         start = found[0]["st_value"] - section["sh_addr"]
-        content: bytes = section.data()[start : start + found[0]["st_size"]]
-        return content
+        return section.data()[start : start + found[0]["st_size"]]
 
 
 def _check_entries(

@@ -166,8 +166,7 @@ class Builder:
         """Return what `make` returned for this key, which is called the first time."""
         if key not in self._made:
             self._made[key] = make()
-        made: _Made = self._made[key]
-        return made
+        return self._made[key]
 
     def is_made(self, key: Hashable) -> bool:
         """Tell whether `once` was called with this key."""

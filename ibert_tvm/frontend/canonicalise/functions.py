@@ -27,15 +27,11 @@ _ERF = np.vectorize(erf, otypes=[np.float64])
 
 
 def _gelu(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = 0.5 * x * (1.0 + _ERF(x / sqrt(2.0)))
-    return result
+    return 0.5 * x * (1.0 + _ERF(x / sqrt(2.0)))
 
 
 def _gelu_tanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    result: NDArray[np.float64] = (
-        0.5 * x * (1.0 + np.tanh(sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
-    )
-    return result
+    return 0.5 * x * (1.0 + np.tanh(sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
 
 
 UNARY: dict[str, Callable[[Any], Any]] = {

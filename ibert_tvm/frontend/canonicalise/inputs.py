@@ -285,8 +285,7 @@ def as_ids(arrays: Sequence[Array], shape: tuple[int, ...], probes: Probes) -> I
 
 def _roberta(ids: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
     token = (ids != padding).astype(np.int64)
-    result: NDArray[np.int64] = np.cumsum(token, axis=1) * token + padding
-    return result
+    return np.cumsum(token, axis=1) * token + padding
 
 
 def compared_id(condition: Sequence[Array], probes: Probes) -> int | None:

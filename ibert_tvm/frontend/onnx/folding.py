@@ -141,5 +141,4 @@ def _evaluate(
     from onnx.reference import ReferenceEvaluator
 
     model = _alone(node, arrays, opsets, sizes=False)
-    results: list[Any] = ReferenceEvaluator(model).run(None, dict(arrays))
-    return results
+    return ReferenceEvaluator(model).run(None, dict(arrays))
