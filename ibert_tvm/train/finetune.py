@@ -291,7 +291,7 @@ class _Run:
         def score() -> float:
             return self._score(names, lambda inputs: _logits(model(**inputs)))
 
-        history = {"history": [], "best": None}
+        history: JsonDict = {"history": [], "best": None}
         if settings.float_epochs:
             schedule = self._schedule(settings.float_epochs, settings.float_learning_rate, 0)
             with self.progress("tuning in float") as advance:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,25 +31,20 @@ from ..common.errors import UsageError
 from ..common.files import OutputKind, write_folder
 from ..common.integrity import lists_all, write_manifest
 from ..common.strict_json import JsonDict, JsonObject
-from ..frontend import load
+from ..frontend import CanonicalModel, load
 from ..frontend.hf_folder import HfFolder, check_head
+from ..frontend.ibert_checkpoint.quantization import IbertQuantization
 from ..frontend.transformers_import import load_folder
 from ..model.artefact import QuantizedModel
 from ..model.trained_scales import FILE, TrainedScales
 from ..quantization import calibrate, options_of, quantize
+from ..quantization.batches import Calibration
 from ..quantization.fidelity import PLAIN_FIDELITY
+from ..quantization.scale_source import Progress
 from .integers import IntegerProgram
 from .losses import loss_of
 from .sources import WeightSource, weight_sources
 from .straight_through import FloatTwin, Reading, readings, replaced
-
-if TYPE_CHECKING:
-    from ibert_tvm.relay_passes.quantization_table import QuantizationTable
-
-    from ..frontend import CanonicalModel
-    from ..frontend.ibert_checkpoint.quantization import IbertQuantization
-    from ..quantization.batches import Calibration
-    from ..quantization.scale_source import Progress
 
 _logger = logging.getLogger(__name__)
 
@@ -416,8 +411,6 @@ class IntegerModel(torch.nn.Module):
     def _write(self, fresh: Path) -> None:
         inner = fresh
         if self._folder is not None:
-            from ..frontend.hf_folder import HfFolder
-
             read = HfFolder.read(self._folder)
             inner = fresh / read.model.relative_to(read.path)
             _copy_beside(read.path, fresh)

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
+from ibert_tvm.relay_passes.canonical.evaluate import FloatStep
+from ibert_tvm.relay_passes.lower import Requirement
 from ibert_tvm.relay_passes.lower.rule import FACTORS, MATMUL, NATIVE, TERM
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant, QuantizationTable
 
 from ..common.strict_json import JsonDict, JsonObject
 from .integers import TensorArray, tensor_of
-
-if TYPE_CHECKING:
-    from ibert_tvm.relay_passes.canonical.evaluate import FloatStep
-    from ibert_tvm.relay_passes.lower import Requirement
-    from ibert_tvm.relay_passes.quantization_table import ActivationQuant, QuantizationTable
 
 
 class _Replace(torch.autograd.Function):

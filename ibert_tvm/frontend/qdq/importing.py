@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +15,7 @@ from tvm import relax
 from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, matrix_of, value_name
 
 from ...common.types import Array
-from ..model import EdgeUse, GivenMatrix, GivenQuantization, GivenReader, GivenScale
+from ..model import CanonicalModel, EdgeUse, GivenMatrix, GivenQuantization, GivenReader, GivenScale
 from ..onnx.importing import import_onnx_model
 from ..onnx.reading import without_functions
 from ..report import ShownTensor
@@ -23,9 +23,6 @@ from . import refusals
 from .graph import MOVES, label
 from .qoperator import to_qdq
 from .strip import Edge, GivenTensor, StrippedModel, strip
-
-if TYPE_CHECKING:
-    from ..model import CanonicalModel
 
 # Which canonical value every rounding of the source belongs to.
 #

@@ -216,11 +216,10 @@ def _quantised(
     behind = starts[-1] + 3
 
     def rule(r: _Rewriter, node: onnx.NodeProto) -> None:
-        floats = [
-            r.dequantize(node, *node.input[start : start + 3], axis=axis)
-            for start, axis in zip(starts, axes, strict=False)
-        ]
-        inputs = [*node.input[: starts[0]], *floats]
+        inputs = list(node.input[: starts[0]])
+        for start, axis in zip(starts, axes, strict=False):
+            tensor, scale, zero = node.input[start : start + 3]
+            inputs.append(r.dequantize(node, tensor, scale, zero, axis))
         given = {name: int(attribute(node, name, default)) for name, default in attributes.items()}
         r.quantized(node, op, inputs, node.input[behind], _optional(node, behind + 1), **given)
 
