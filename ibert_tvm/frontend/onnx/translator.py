@@ -36,10 +36,10 @@ Result: TypeAlias = Known | Traced | Sequence[Known | Traced | None]
 Operator: TypeAlias = "Callable[[Translator, Node], Result]"
 
 _Operator = TypeVar("_Operator", bound=Operator)
+_Unary = TypeVar("_Unary", bound="Callable[[Translator, Node, Traced], Result]")
 
 OPERATORS: dict[tuple[str, str], Operator] = {}
 """Translations by domain and operator; `operators` has them all."""
-
 
 ORT = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
@@ -51,6 +51,16 @@ def operator(*names: str, domain: str = "") -> Callable[[_Operator], _Operator]:
     def register(function: _Operator) -> _Operator:
         for name in names:
             OPERATORS[domain, name] = function
+        return function
+
+    return register
+
+
+def unary(*names: str, domain: str = "") -> Callable[[_Unary], _Unary]:
+    """Register the translation of operators of one tensor, which it takes as well."""
+
+    def register(function: _Unary) -> _Unary:
+        operator(*names, domain=domain)(lambda t, node: function(t, node, node.traced()))
         return function
 
     return register

@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax import op
 
 from ..reading import type_name
-from ..translator import ORT, Node, Translator, operator
+from ..translator import ORT, Node, Translator, operator, unary
 from ..values import Known, Traced, Untranslatable, constant
 from .layout import look_up
 
@@ -58,9 +58,8 @@ _VARIADIC: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
 }
 
 
-@operator(*_UNARY)
-def _unary(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary(*_UNARY)
+def _unary(t: Translator, node: Node, x: Traced) -> Traced:
     return t.emit(_UNARY[node.op](x.var), x)
 
 
@@ -146,15 +145,13 @@ def _power(t: Translator, node: Node) -> Traced:
     return binary(t, node, op.power)
 
 
-@operator("Reciprocal")
-def _reciprocal(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Reciprocal")
+def _reciprocal(t: Translator, node: Node, x: Traced) -> Traced:
     return t.emit(op.divide(relax.const(1.0, x.dtype), x.var), x)
 
 
-@operator("Clip")
-def _clip(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Clip")
+def _clip(t: Translator, node: Node, x: Traced) -> Traced:
     for index, name, make in ((1, "min", op.maximum), (2, "max", op.minimum)):
         bound = node.attributes.get(name)
         if bound is None:
@@ -165,15 +162,13 @@ def _clip(t: Translator, node: Node) -> Traced:
     return x
 
 
-@operator("LeakyRelu")
-def _leaky_relu(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("LeakyRelu")
+def _leaky_relu(t: Translator, node: Node, x: Traced) -> Traced:
     return t.emit(op.nn.leakyrelu(x.var, float(node.attributes.get("alpha", 0.01))), x)
 
 
-@operator("HardSigmoid", "HardSwish")
-def _hard(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("HardSigmoid", "HardSwish")
+def _hard(t: Translator, node: Node, x: Traced) -> Traced:
     swish = node.op == "HardSwish"
     alpha = 1 / 6 if swish else float(node.attributes.get("alpha", 0.2))
     beta = 0.5 if swish else float(node.attributes.get("beta", 0.5))
@@ -196,9 +191,9 @@ def _where(t: Translator, node: Node) -> Traced:
     return t.emit(op.where(*parts), *operands)
 
 
-@operator("Cast")
-def _cast(t: Translator, node: Node) -> Traced:
-    x, wanted = node.traced(), node.attributes["to"]
+@unary("Cast")
+def _cast(t: Translator, node: Node, x: Traced) -> Traced:
+    wanted = node.attributes["to"]
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(wanted))
     except KeyError:
@@ -206,9 +201,8 @@ def _cast(t: Translator, node: Node) -> Traced:
     return cast(t, x, str(dtype))
 
 
-@operator("CastLike")
-def _cast_like(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("CastLike")
+def _cast_like(t: Translator, node: Node, x: Traced) -> Traced:
     like = node.operand(1)
     if isinstance(like, Traced):
         return cast(t, x, like.dtype)
@@ -226,20 +220,19 @@ def cast(t: Translator, x: Traced, dtype: str) -> Traced:
     return t.emit(op.astype(x.var, dtype), x)
 
 
-@operator("Gelu")
-@operator("Gelu", "BiasGelu", "FastGelu", domain=ORT)
-def _gelu(t: Translator, node: Node) -> Traced:
-    x, bias = node.traced(), node.operand(1)
+@unary("Gelu")
+@unary("Gelu", "BiasGelu", "FastGelu", domain=ORT)
+def _gelu(t: Translator, node: Node, x: Traced) -> Traced:
+    bias = node.operand(1)
     if bias is not None:
         x = t.emit(op.add(x.var, t.expr(node, bias, "bias")), x, bias)
     tanh = node.op == "FastGelu" or node.attributes.get("approximate", b"none") == b"tanh"
     return t.emit((op.nn.gelu_tanh if tanh else op.nn.gelu)(x.var), x)
 
 
-@operator("Swish")
-@operator("QuickGelu", domain=ORT)
-def _swish(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Swish")
+@unary("QuickGelu", domain=ORT)
+def _swish(t: Translator, node: Node, x: Traced) -> Traced:
     alpha = float(node.attributes.get("alpha", 1.702 if node.op == "QuickGelu" else 1.0))
     inner = t.emit(op.multiply(x.var, relax.const(alpha, x.dtype)), x)
     gate = t.emit(op.sigmoid(inner.var), x)

@@ -12,7 +12,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from ..translator import ORT, Node, Translator, operator
+from ..translator import ORT, Node, Translator, operator, unary
 from ..values import Known, Traced, Untranslatable, constant
 from .layout import look_up, reshape, split, transpose, transpose_last
 from .matrix import epsilon_of, gemm, layer_norm, rms_norm
@@ -66,10 +66,10 @@ def _embed_layer_normalization(t: Translator, node: Node) -> list[Traced | None]
     return [result, count, total]
 
 
-@operator("RMSNormalization", "SimplifiedLayerNormalization")
-@operator("SimplifiedLayerNormalization", domain=ORT)
-def _rms_normalization(t: Translator, node: Node) -> Traced:
-    x, axis = node.traced(), int(node.attributes.get("axis", -1))
+@unary("RMSNormalization", "SimplifiedLayerNormalization")
+@unary("SimplifiedLayerNormalization", domain=ORT)
+def _rms_normalization(t: Translator, node: Node, x: Traced) -> Traced:
+    axis = int(node.attributes.get("axis", -1))
     if axis % len(x.shape) != len(x.shape) - 1:
         raise Untranslatable(f"it normalises over the axes from {axis} on, not over the last one")
     return rms_norm(t, node, x, node.operand(1), epsilon=epsilon_of(node, 1e-5))

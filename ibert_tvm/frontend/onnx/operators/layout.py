@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax import op
 
 from ....common.types import Array
-from ..translator import Node, Result, Translator, operator
+from ..translator import Node, Result, Translator, operator, unary
 from ..values import Known, Traced, Untranslatable, constant
 
 _FAR = 2**62
@@ -38,9 +38,8 @@ def _size(_t: Translator, node: Node) -> Known:
     return Known(np.array(np.prod(node.traced().shape, dtype=np.int64)))
 
 
-@operator("Reshape")
-def _reshape(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Reshape")
+def _reshape(t: Translator, node: Node, x: Traced) -> Traced:
     shape = [int(extent) for extent in node.required(1, "shape")]
     if not node.attributes.get("allowzero", 0):
         if 0 in shape[len(x.shape) :]:
@@ -65,16 +64,14 @@ def reshape(t: Translator, x: Traced, shape: list[int]) -> Traced:
     return t.emit(op.reshape(x.var, shape), x)
 
 
-@operator("Flatten")
-def _flatten(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Flatten")
+def _flatten(t: Translator, node: Node, x: Traced) -> Traced:
     axis = int(node.attributes.get("axis", 1)) % (len(x.shape) + 1)
     return reshape(t, x, [int(np.prod(x.shape[:axis], dtype=np.int64)), -1])
 
 
-@operator("Transpose")
-def _transpose(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Transpose")
+def _transpose(t: Translator, node: Node, x: Traced) -> Traced:
     axes = node.attributes.get("perm")
     return transpose(t, x, [int(axis) for axis in axes] if axes is not None else None)
 
@@ -92,35 +89,31 @@ def transpose_last(t: Translator, x: Known | Traced) -> Known | Traced:
     return transpose(t, x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-@operator("Unsqueeze")
-def _unsqueeze(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Unsqueeze")
+def _unsqueeze(t: Translator, node: Node, x: Traced) -> Traced:
     axes = node.integers(1, "axes")
     if axes is None:
         raise Untranslatable("it names no axes")
     return t.emit(op.expand_dims(x.var, axes), x)
 
 
-@operator("Squeeze")
-def _squeeze(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Squeeze")
+def _squeeze(t: Translator, node: Node, x: Traced) -> Traced:
     axes = node.integers(1, "axes")
     if axes is None:
         axes = [axis for axis, extent in enumerate(x.shape) if extent == 1]
     return t.emit(op.squeeze(x.var, axes), x)
 
 
-@operator("Expand")
-def _expand(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Expand")
+def _expand(t: Translator, node: Node, x: Traced) -> Traced:
     wanted = tuple(int(extent) for extent in node.required(1, "shape"))
     shape = np.broadcast_shapes(x.shape, wanted)
     return x if shape == x.shape else t.emit(op.broadcast_to(x.var, shape), x)
 
 
-@operator("Tile")
-def _tile(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Tile")
+def _tile(t: Translator, node: Node, x: Traced) -> Traced:
     repeats = node.integers(1, "repeats") or []
     if all(count == 1 for count in repeats):
         return x
@@ -140,9 +133,9 @@ def _concat(t: Translator, node: Node) -> Result:
     return t.emit(op.concat(parts, int(node.attributes["axis"])), *operands)
 
 
-@operator("Pad")
-def _pad(t: Translator, node: Node) -> Traced:
-    x, rank = node.traced(), len(node.traced().shape)
+@unary("Pad")
+def _pad(t: Translator, node: Node, x: Traced) -> Traced:
+    rank = len(x.shape)
     widths, value = node.integers(1, "pads"), node.constant(2, "value")
     axes = node.integers(3, "axes") if node.operand(3) is not None else range(rank)
     if widths is None or axes is None or len(widths) != 2 * len(axes):
@@ -161,9 +154,8 @@ def _pad(t: Translator, node: Node) -> Traced:
     return t.emit(op.nn.pad(x.var, pairs, "constant", number), x)
 
 
-@operator("Split")
-def _split(t: Translator, node: Node) -> list[Traced]:
-    x = node.traced()
+@unary("Split")
+def _split(t: Translator, node: Node, x: Traced) -> list[Traced]:
     axis = int(node.attributes.get("axis", 0)) % len(x.shape)
     sizes = node.integers(1, "split")
     if sizes is None:
@@ -283,9 +275,8 @@ def _gather_nd(t: Translator, node: Node) -> Traced:
     )
 
 
-@operator("CumSum")
-def _cumsum(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("CumSum")
+def _cumsum(t: Translator, node: Node, x: Traced) -> Traced:
     axis = node.constant(1, "axis")
     if axis is None or node.attributes.get("reverse", 0):
         raise Untranslatable("it sums backwards, or along no axis")
@@ -293,17 +284,15 @@ def _cumsum(t: Translator, node: Node) -> Traced:
     return t.emit(op.cumsum(x.var, int(axis.reshape(-1)[0]), exclusive=exclusive), x)
 
 
-@operator("Trilu")
-def _trilu(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Trilu")
+def _trilu(t: Translator, node: Node, x: Traced) -> Traced:
     offset = node.constant(1, "k")
     make = op.triu if node.attributes.get("upper", 1) else op.tril
     return t.emit(make(x.var, int(offset.reshape(-1)[0]) if offset is not None else 0), x)
 
 
-@operator("OneHot")
-def _one_hot(t: Translator, node: Node) -> Traced:
-    ids = node.traced()
+@unary("OneHot")
+def _one_hot(t: Translator, node: Node, ids: Traced) -> Traced:
     depth, values = node.constant(1, "depth"), node.constant(2, "values")
     axis = int(node.attributes.get("axis", -1))
     if depth is None or values is None or axis not in (-1, len(ids.shape)):

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 from tvm.relax import op
 
-from ..translator import Node, Translator, operator
+from ..translator import Node, Translator, operator, unary
 from ..values import Known, Traced, Untranslatable
 from .layout import transpose_last
 
@@ -55,9 +55,8 @@ def gemm(t: Translator, node: Node) -> Traced:
     return result
 
 
-@operator("Softmax")
-def _softmax(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("Softmax")
+def _softmax(t: Translator, node: Node, x: Traced) -> Traced:
     rank = len(x.shape)
     axis = int(node.attributes.get("axis", 1 if node.version < 13 else -1)) % rank
     if node.version < 13 and axis != rank - 1:
@@ -67,9 +66,8 @@ def _softmax(t: Translator, node: Node) -> Traced:
     return t.emit(op.nn.softmax(x.var, axis - rank), x)
 
 
-@operator("LayerNormalization")
-def _layer_normalization(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("LayerNormalization")
+def _layer_normalization(t: Translator, node: Node, x: Traced) -> Traced:
     rank = len(x.shape)
     first = int(node.attributes.get("axis", -1)) % rank - rank
     given = (x, node.tensors(2)[1], node.operand(2))
@@ -130,9 +128,9 @@ def rms_norm(
     return t.emit(call, x)
 
 
-@operator(*_REDUCE)
-def _reduce(t: Translator, node: Node) -> Traced:
-    x, axes = node.traced(), node.integers(1, "axes") or None
+@unary(*_REDUCE)
+def _reduce(t: Translator, node: Node, x: Traced) -> Traced:
+    axes = node.integers(1, "axes") or None
     squares = node.op in ("ReduceL2", "ReduceSumSquare")
     if squares:
         x = t.emit(op.multiply(x.var, x.var), x)
@@ -145,9 +143,8 @@ def _reduce(t: Translator, node: Node) -> Traced:
 _LEAST = 1e-12
 
 
-@operator("LpNormalization")
-def _normalise(t: Translator, node: Node) -> Traced:
-    x = node.traced()
+@unary("LpNormalization")
+def _normalise(t: Translator, node: Node, x: Traced) -> Traced:
     if int(node.attributes.get("p", 2)) != 2:
         raise Untranslatable("it divides by another norm than the Euclidean one")
     axis = int(node.attributes.get("axis", -1))
