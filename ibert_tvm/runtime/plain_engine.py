@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -118,23 +118,14 @@ class PlainContext:
 
     def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
         """As `ExecutionContext.run`."""
-        call, observer, pool = self._calls[function.name], self._engine.observer, self._engine.pool
-        if pool is not None:
-            pool.enter(num_threads)
-        try:
-            if observer is None:
-                self._run(function, call)
-            else:
-                with self._hooked(_timed(function, observer)):
-                    self._run(function, call)
-        finally:
-            if pool is not None:
-                pool.leave()
+        call, engine = self._calls[function.name], self._engine
+        observer, pool = engine.observer, engine.pool
+        threads = nullcontext() if pool is None else pool.used(num_threads)
+        observed = nullcontext() if observer is None else self._hooked(_timed(function, observer))
+        with threads, observed:
+            shape = (function.batch, function.seq_len)
+            engine.check(engine.run(self._address, *shape, *call.arguments))
         return call.outputs
-
-    def _run(self, function: FunctionRecord, call: _Call) -> None:
-        shape = (function.batch, function.seq_len)
-        self._engine.check(self._engine.run(self._address, *shape, *call.arguments))
 
     @contextmanager
     def _hooked(self, hook: Hook) -> Iterator[None]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from .mapping import SharedObject
 from .threads import processors
@@ -47,16 +49,17 @@ class ThreadPool:
         """Number of threads that were started, besides those of the callers."""
         return int(self._started())
 
-    def enter(self, wanted: int) -> int:
-        """Give threads to what the calling thread runs, up to `leave`.
+    @contextmanager
+    def used(self, wanted: int) -> Iterator[int]:
+        """Give threads to what the calling thread runs meanwhile.
 
         Parameters
         ----------
         wanted
             Most threads, the calling one included.
 
-        Returns
-        -------
+        Yields
+        ------
         int
             How many it has: `wanted`, or the caller's share of the processors if that is less, and
             1 at least.
@@ -64,19 +67,18 @@ class ThreadPool:
         with self._lock:
             self._callers += 1
             callers = self._callers
-        count = wanted
-        if callers > 1:
-            count = max(1, min(wanted, max(wanted, self._processors) // callers))
-        self._set_threads(count)
-        return count
-
-    def leave(self) -> None:
-        """Say that what `enter` was called for has ended."""
-        with self._lock:
-            self._callers -= 1
-            if self not in _RUNNING and self.started():
-                _RUNNING.append(self)
-                self.shared_object.keep_mapped("the threads of this process run in it")
+        try:
+            count = wanted
+            if callers > 1:
+                count = max(1, min(wanted, max(wanted, self._processors) // callers))
+            self._set_threads(count)
+            yield count
+        finally:
+            with self._lock:
+                self._callers -= 1
+                if self not in _RUNNING and self.started():
+                    _RUNNING.append(self)
+                    self.shared_object.keep_mapped("the threads of this process run in it")
 
 
 _RUNNING: list[ThreadPool] = []

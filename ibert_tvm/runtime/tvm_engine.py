@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -84,17 +84,10 @@ class TvmContext(BufferedInputs):
 
     def run(self, function: FunctionRecord, num_threads: int) -> list[np.ndarray]:
         """As `ExecutionContext.run`; memory of outputs is used again once they are gone."""
-        engine = self._engine
-        observer = engine.observer
-        engine.pool.enter(num_threads)
-        try:
-            if observer is None:
-                result = self._call(function.name)
-            else:
-                with self._instrumented(observer):
-                    result = self._call(function.name)
-        finally:
-            engine.pool.leave()
+        engine, observer = self._engine, self._engine.observer
+        observed = nullcontext() if observer is None else self._instrumented(observer)
+        with engine.pool.used(num_threads), observed:
+            result = self._call(function.name)
         results = [result] if isinstance(result, engine.ffi.Tensor) else result
         return [np.from_dlpack(tensor) for tensor in results]
 

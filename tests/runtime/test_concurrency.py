@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +163,7 @@ def test_callers_divide_the_processors(
 ) -> None:
     pool = library.engine.pool
     monkeypatch.setattr(pool, "_processors", 4)
-    assert [pool.enter(wanted) for _ in shares] == shares
-    for _ in shares:
-        pool.leave()
-    assert pool.enter(wanted) == wanted
-    pool.leave()
+    with ExitStack() as stack:
+        assert [stack.enter_context(pool.used(wanted)) for _ in shares] == shares
+    with pool.used(wanted) as count:
+        assert count == wanted
