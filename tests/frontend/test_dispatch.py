@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm.frontend.canonicalise.builder import Builder
-from ibert_tvm.frontend.canonicalise.dispatch import at_kind, by_kind
+from ibert_tvm.frontend.canonicalise.dispatch import by_kind
 from ibert_tvm.frontend.canonicalise.engine import RULES
 from ibert_tvm.frontend.canonicalise.inputs import Probes
 from ibert_tvm.frontend.canonicalise.mismatch import Mismatch
@@ -44,12 +44,6 @@ def test_the_first_case_that_fits_decides(builder: Builder) -> None:
 def test_operands_are_exchanged_where_it_commutes(builder: Builder) -> None:
     rule = by_kind(((Weight, FromInputs), second), otherwise="no weight", commutes=True)
     assert rule(builder, None, "relax.op", NUMBER, WEIGHT) is NUMBER
-
-
-def test_a_rule_on_one_tensor_reads_others_as_they_are(builder: Builder) -> None:
-    rule = at_kind(Weight, second, "no weight")
-    assert rule(builder, None, "relax.op", WEIGHT, NUMBER) is NUMBER
-    assert reason(rule, builder, NUMBER, WEIGHT) == "no weight"
 
 
 def test_rules_are_for_operators_of_relax() -> None:

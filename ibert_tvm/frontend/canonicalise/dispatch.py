@@ -61,16 +61,5 @@ def by_kind(*cases: Case, otherwise: str, commutes: bool = False) -> Rule:
     return rule
 
 
-def at_kind(kinds: Kinds, apply: Rule, otherwise: str) -> Rule:
-    """Return the rule of an operator on one tensor of some classes, whatever else it reads."""
-
-    def rule(c: Builder, call: relax.Call, op: str, *operands: Value) -> Value:
-        if not isinstance(operands[0], kinds):
-            raise Mismatch(otherwise)
-        return apply(c, call, op, *operands)
-
-    return rule
-
-
 Apply = Callable[[Builder, str, Any, Any], Value | None]
 """What an elementwise operator makes of two operands; None where other rules decide."""

@@ -379,8 +379,8 @@ class Canonicaliser:
             return [fold(call, list(arrays))[0] for arrays in runs]
 
         layer = next((item.layer for item in tensors if item.layer), "")
-        weight = next((name for item in tensors if (name := item.source_name())), "")
-        return FromInputs(samples, static_shape(variable), weight=weight, layer=layer)
+        name = next((item.name for item in tensors if item.name), "")
+        return FromInputs(samples, static_shape(variable), name=name, layer=layer)
 
     def _table(self, call: relax.Call, source: Weight, result: Array) -> Table | None:
         """Follow a table of positions from the slice that cuts it to where it is added."""

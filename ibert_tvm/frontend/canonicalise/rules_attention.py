@@ -14,7 +14,7 @@ from ibert_tvm.relay_passes.canonical import UNBOUNDED
 from . import views
 from .builder import Builder, layer_of
 from .computed import Joined, Linear
-from .dispatch import Rule, at_kind, by_kind
+from .dispatch import Rule, by_kind
 from .distance_vectors import by_distance, head_products
 from .mismatch import Mismatch
 from .operands import optional_axes, static_shape
@@ -555,19 +555,19 @@ _NO_TEST = "it is applied to something other than a test of masked scores"
 ATTENTION_RULES: dict[str, Rule] = {
     "relax.equal": by_kind(((Scores, Value), _equal), otherwise=_NOT_COMPARED, commutes=True),
     "relax.full_like": _full_like,
-    "relax.isnan": at_kind(
-        Probabilities, _is_nan, "hidden tensors are tested, and only attention probabilities may be"
+    "relax.isnan": by_kind(
+        ((Probabilities,), _is_nan),
+        otherwise="hidden tensors are tested, and only attention probabilities may be",
     ),
-    "relax.logical_not": at_kind(KeptTest, _not_kept, _NO_TEST),
+    "relax.logical_not": by_kind(((KeptTest,), _not_kept), otherwise=_NO_TEST),
     "relax.matmul": _matmul,
     "relax.max": by_kind(
         ((ToPool,), _largest), ((Tokens,), UNMASKED), ((KeptTest,), _any_kept), otherwise=_NO_TEST
     ),
-    "relax.min": at_kind(KeptTest, _any_kept, _NO_TEST),
-    "relax.nn.softmax": at_kind(
-        (Scores, QueryScores),
-        _softmax,
-        "a softmax is taken of something other than attention scores",
+    "relax.min": by_kind(((KeptTest,), _any_kept), otherwise=_NO_TEST),
+    "relax.nn.softmax": by_kind(
+        (((Scores, QueryScores),), _softmax),
+        otherwise="a softmax is taken of something other than attention scores",
     ),
     "relax.where": _where,
 }

@@ -101,7 +101,7 @@ def as_score_term(
         but a function of head and distance, or of head, query and key if the length is fixed.
     """
     runs = [layout.arranged(array) for array in value.in_every_run(probes)]
-    name = value.source_name() or "bias_by_distance"
+    name = value.name or "bias_by_distance"
     if all(run is runs[0] or np.array_equal(run, runs[0]) for run in _distinct(runs)):
         return _by_place(_Parts(runs[0][:1], how), name, fixed)
     reasons = {}

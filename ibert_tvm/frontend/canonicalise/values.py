@@ -209,13 +209,16 @@ def together(values: Sequence[Value]) -> Value:
     return values[0] if len(values) == 1 else Several(tuple(values))
 
 
-@dataclass(frozen=True, eq=False)
 class Given(Value):
-    """A tensor that no hidden tensor is part of."""
+    """A tensor that no hidden tensor is part of.
 
-    def source_name(self) -> str:
-        """Return the parameter that it was computed from; "" if there is none."""
-        raise NotImplementedError
+    Attributes
+    ----------
+    name
+        The parameter that it was computed from; "" if there is none.
+    """
+
+    name: str
 
     def in_every_run(self, probes: Probes) -> list[Array]:
         """Return its values in every run, also where it is the same in all of them."""
@@ -235,14 +238,14 @@ class FromInputs(Given):
         Its shape in the source graph.
     constant
         Its value if it is written in the graph.
-    weight
+    name
         The parameter that it was computed from as well; "" if there is none.
     """
 
     samples: Callable[[], list[Array]]
     shape: tuple[int, ...]
     constant: Array | None = None
-    weight: str = ""
+    name: str = ""
 
     WHAT: ClassVar[str] = "a tensor that depends on inputs or constants only"
 
@@ -250,9 +253,6 @@ class FromInputs(Given):
     def of(cls, array: Array) -> FromInputs:
         """Return a constant."""
         return cls(lambda: [array], tuple(array.shape), array)
-
-    def source_name(self) -> str:
-        return self.weight
 
     def number(self) -> float | None:
         number: float | None = None
@@ -300,9 +300,6 @@ class Weight(Given):
     table: Table | None = None
 
     WHAT: ClassVar[str] = "a weight"
-
-    def source_name(self) -> str:
-        return self.name
 
     def fixed(self) -> Array | None:
         return self.array
