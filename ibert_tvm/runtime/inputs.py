@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from ..common.errors import InputError
 from ..model.model_info import REAL_INPUTS
 from .metadata import LibraryMetadata
-from .pixels import quantize_images
+from .pixels import as_array, quantize_images
 
 
 def check_inputs(
@@ -117,14 +117,7 @@ def _shape(array: np.ndarray) -> str:
 
 
 def _integers(name: str, value: ArrayLike | None) -> np.ndarray:
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError) as error:  # rows of different lengths
-        raise InputError(
-            f"{name} is not an array",
-            why=str(error),
-            todo="give rows of one length; pad the shorter ones",
-        ) from error
+    array = as_array(name, value, "give rows of one length; pad the shorter ones")
     if array.dtype.kind not in "iub" and array.size > 0:
         raise InputError(
             f"{name} has the wrong dtype", why=f"it is {array.dtype}", todo="give integers"

@@ -35,6 +35,14 @@ def image_record(inputs: Sequence[JsonObject]) -> InputRecord | None:
     return next((read_record(InputRecord, entry) for entry in inputs), None)
 
 
+def as_array(name: str, value: ArrayLike | None, todo: str) -> np.ndarray:
+    """Return an input as an array; an `InputError` where parts of it have different shapes."""
+    try:
+        return np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name} is not an array", why=str(error), todo=todo) from error
+
+
 def quantize_images(
     record: InputRecord, value: ArrayLike | None, image_size: Sequence[int]
 ) -> np.ndarray:
@@ -69,12 +77,7 @@ def quantize_images(
             why=f"the model takes {real.what}",
             todo=f"give {name}, [batch, {', '.join(map(str, size))}]",
         )
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError) as error:  # images of different sizes
-        raise InputError(
-            f"{name} is not an array", why=str(error), todo=f"give {real.what} of one size"
-        ) from error
+    array = as_array(name, value, f"give {real.what} of one size")
     if array.ndim < 1 or list(array.shape[1:]) != size or array.shape[0] == 0:
         raise InputError(
             f"{name} has the wrong shape",

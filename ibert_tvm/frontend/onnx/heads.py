@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx
 from onnx import TensorProto, helper
@@ -13,6 +13,10 @@ from ..errors import ModelSourceError
 from .naming import Naming
 
 _SPLIT = ("Split", "Slice", "Gather")
+
+
+_Ranks = Mapping[str, int | None]
+"""Dimensions of a graph's outputs by name, None where the graph does not tell."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Outputs:
     tensors: tuple[str, ...]
     names: tuple[str, ...] = ()
     nodes: tuple[onnx.NodeProto, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def choose_outputs(
@@ -75,34 +79,33 @@ def choose_outputs(
     ModelSourceError
         If the graph does not compute the head.
     """
-    names = [item.name for item in graph.output]
     ranks = {item.name: _rank(item) for item in graph.output}
     able = [h for h in HEADS.values() if (h.reals if images else h.tokens)]
     if head is None:
-        found = _own(graph, able, names)
+        found = _own(graph, able, ranks)
         if not found:
-            return Outputs((HEADS["none"],), tuple(names), tuple(names))
+            return Outputs((HEADS["none"],), tuple(ranks), tuple(ranks))
     else:
         found = tuple(record for record in able if record.name == head)
     if not found:
-        raise _missing(str(head), names, where)
+        raise _missing(str(head), ranks, where)
     first = found[0]
     if first.onnx.normalised is not None:
-        return _sentence(graph, first, names, ranks, mask, opset, where)
-    tensor = next((name for name in first.onnx.names if name in names), None)
+        return _sentence(graph, first, ranks, mask, opset, where)
+    tensor = next((name for name in first.onnx.names if name in ranks), None)
     rank = first.onnx.rank
     if tensor is None and first.onnx.only and rank is not None:
-        tensor = _only(names, ranks, rank)
+        tensor = _only(ranks, rank)
     if tensor and len(found) == 1 and None not in (rank, ranks[tensor]) and ranks[tensor] != rank:
         tensor = None
     if tensor is None:
-        tensor = _joined(graph, first.onnx.columns, names)
+        tensor = _joined(graph, first.onnx.columns, ranks)
     if tensor is None:
-        raise _missing(first.name, names, where)
+        raise _missing(first.name, ranks, where)
     return Outputs(found, (tensor,))
 
 
-def _own(graph: onnx.GraphProto, able: Sequence[Head], names: Sequence[str]) -> tuple[Head, ...]:
+def _own(graph: onnx.GraphProto, able: Sequence[Head], names: _Ranks) -> tuple[Head, ...]:
     """The heads of the largest precedence that the names of the outputs speak of."""
     named = [head for head in able if _speak_of(head.onnx, names)]
     best = max((head.onnx.precedence for head in named), default=None)
@@ -113,7 +116,7 @@ def _own(graph: onnx.GraphProto, able: Sequence[Head], names: Sequence[str]) -> 
     return found
 
 
-def _speak_of(output: OnnxOutput, names: Sequence[str]) -> bool:
+def _speak_of(output: OnnxOutput, names: _Ranks) -> bool:
     wanted = output.columns or output.names
     return (all if output.columns else any)(name in names for name in wanted)
 
@@ -123,14 +126,14 @@ def _rank(item: onnx.ValueInfoProto) -> int | None:
     return len(kind.shape.dim) if kind.HasField("shape") else None
 
 
-def _only(names: Sequence[str], ranks: Mapping[str, int | None], rank: int) -> str | None:
+def _only(ranks: _Ranks, rank: int) -> str | None:
     """Return the only output that can have `rank` dimensions and is not one of classes."""
     classes = {name for head in HEADS.values() if head.is_logits for name in head.onnx.names}
-    fitting = [name for name in names if ranks[name] in (None, rank) and name not in classes]
+    fitting = [name for name in ranks if ranks[name] in (None, rank) and name not in classes]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _missing(head: str, names: Sequence[str], where: str) -> ModelSourceError:
+def _missing(head: str, names: _Ranks, where: str) -> ModelSourceError:
     return ModelSourceError(
         f"the model does not compute the head {head}",
         where=where,
@@ -140,16 +143,10 @@ def _missing(head: str, names: Sequence[str], where: str) -> ModelSourceError:
 
 
 def _sentence(
-    graph: onnx.GraphProto,
-    head: Head,
-    names: Sequence[str],
-    ranks: Mapping[str, int | None],
-    mask: str | None,
-    opset: int,
-    where: str,
+    graph: onnx.GraphProto, head: Head, ranks: _Ranks, mask: str | None, opset: int, where: str
 ) -> Outputs:
     (output,) = head.onnx.names
-    if output in names:
+    if output in ranks:
         tensor = None if head.onnx.normalised else _before_normalisation(graph, output)
         if tensor is None:
             return Outputs((head,), (output,))
@@ -157,9 +154,9 @@ def _sentence(
         note = f"the source normalises its embeddings to length 1 afterwards; head={whole!r} has it"
         return Outputs((head,), (tensor,), notes=(note,))
     inner = HEADS["none"].onnx
-    hidden = next((name for name in inner.names if name in names), None) or _only(names, ranks, 3)
+    hidden = next((name for name in inner.names if name in ranks), None) or _only(ranks, 3)
     if head.onnx.normalised or hidden is None or mask is None:
-        raise _missing(head.name, names, where)
+        raise _missing(head.name, ranks, where)
     nodes = mean_pooling(hidden, mask, opset)
     return Outputs((head,), (nodes[-1].output[0],), nodes=nodes)
 
@@ -171,32 +168,28 @@ def mean_pooling(hidden: str, mask: str, opset: int) -> tuple[onnx.NodeProto, ..
         name = f"ibert/{output}"
         return helper.make_node(op, inputs, [name], name=name, **attributes)
 
-    last, tokens = helper.make_tensor("last", 7, [1], [-1]), helper.make_tensor("t", 7, [1], [1])
-    floor = helper.make_tensor("floor", TensorProto.FLOAT, [], [1e-9])
-    nodes = [
-        node("Constant", [], "last", value=last),
-        node("Constant", [], "tokens", value=tokens),
-        node("Constant", [], "floor", value=floor),
+    places = {"last": -1, "tokens": 1}
+
+    def along(op: str, x: str, axis: str, output: str, **attributes: object) -> onnx.NodeProto:
+        if opset >= 13:  # axes became an operand
+            return node(op, [x, f"ibert/{axis}"], output, **attributes)
+        return node(op, [x], output, axes=[places[axis]], **attributes)
+
+    constants = {
+        name: helper.make_tensor(name, TensorProto.INT64, [1], [axis])
+        for name, axis in places.items()
+    }
+    constants["floor"] = helper.make_tensor("floor", TensorProto.FLOAT, [], [1e-9])
+    return (
+        *(node("Constant", [], name, value=value) for name, value in constants.items()),
         node("Cast", [mask], "mask", to=TensorProto.FLOAT),
-    ]
-    new = opset >= 13  # axes became an operand
-    nodes += [
-        node("Unsqueeze", ["ibert/mask", "ibert/last"], "column")
-        if new
-        else node("Unsqueeze", ["ibert/mask"], "column", axes=[-1]),
+        along("Unsqueeze", "ibert/mask", "last", "column"),
         node("Mul", [hidden, "ibert/column"], "masked"),
-    ]
-    for source, output in (("masked", "sum"), ("column", "count")):
-        nodes.append(
-            node("ReduceSum", [f"ibert/{source}", "ibert/tokens"], output, keepdims=0)
-            if new
-            else node("ReduceSum", [f"ibert/{source}"], output, axes=[1], keepdims=0)
-        )
-    nodes += [
+        along("ReduceSum", "ibert/masked", "tokens", "sum", keepdims=0),
+        along("ReduceSum", "ibert/column", "tokens", "count", keepdims=0),
         node("Max", ["ibert/count", "ibert/floor"], "divisor"),
         node("Div", ["ibert/sum", "ibert/divisor"], "sentence_embedding"),
-    ]
-    return tuple(nodes)
+    )
 
 
 _FORWARD = ("Expand", "Clip", "Max", "Add", "Identity", "Cast", "Unsqueeze", "Sqrt")
@@ -229,7 +222,7 @@ def _before_normalisation(graph: onnx.GraphProto, output: str) -> str | None:
     return numerator if source == numerator else None
 
 
-def _joined(graph: onnx.GraphProto, columns: Sequence[str], names: Sequence[str]) -> str | None:
+def _joined(graph: onnx.GraphProto, columns: Sequence[str], names: _Ranks) -> str | None:
     """Return the tensor [batch, seq_len, n] of which outputs are the n columns, in order."""
     if not columns or any(name not in names for name in columns):
         return None
