@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from html import escape
 from importlib.resources import files
+from string import Template
 from typing import Any
 
 import anyio.to_thread
@@ -52,36 +53,24 @@ from .runners import WorkerLostError
 
 def docs_page(openapi: JsonObject) -> str:
     """Make the page of an OpenAPI document."""
-    style, script = (
-        files(__package__).joinpath("template", name).read_text(encoding="utf-8")
-        for name in ("docs.css", "docs.js")
-    )
-    title = escape(f"{openapi['info']['title']} {openapi['info']['version']}")
-    operations = [
+    style, script = _template("docs.css"), _template("docs.js")
+    requests = [
         _operation(path, method, operation, openapi)
         for path, methods in openapi["paths"].items()
         for method, operation in methods.items()
     ]
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{content_policy(style, script, "'self'")}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>{escape(openapi["info"]["description"])} Errors are those of OpenAI's API; the document for tools
-is <code>/openapi.json</code>.</p>
-<label>API key, if the server asks for one
-<input id="key" type="password" autocomplete="off"></label>
-{"".join(operations)}
-<script>{script}</script>
-</body>
-</html>
-"""
+    return Template(_template("docs.html")).substitute(
+        policy=content_policy(style, script, "'self'"),
+        style=style,
+        script=script,
+        title=escape(f"{openapi['info']['title']} {openapi['info']['version']}"),
+        description=escape(openapi["info"]["description"]),
+        requests="".join(requests),
+    )
+
+
+def _template(name: str) -> str:
+    return files(__package__).joinpath("template", name).read_text(encoding="utf-8")
 
 
 def _operation(path: str, method: str, operation: JsonObject, openapi: JsonObject) -> str:
@@ -97,17 +86,9 @@ def _operation(path: str, method: str, operation: JsonObject, openapi: JsonObjec
             f'<label>Body<textarea rows="{rows}" spellcheck="false">{escape(example)}</textarea>'
             "</label>"
         )
-    return f"""<section>
-<h2><code>{method.upper()} {escape(path)}</code></h2>
-<p>{escape(operation["description"])}</p>
-{fields}
-<form data-method="{method.upper()}" data-path="{escape(path)}">
-{body}
-<button>Send</button>
-<pre aria-live="polite"></pre>
-</form>
-</section>
-"""
+    given = {"method": method.upper(), "path": escape(path), "fields": fields, "body": body}
+    description = escape(operation["description"])
+    return Template(_template("request.html")).substitute(given, description=description)
 
 
 def _fields(request: JsonObject, openapi: JsonObject) -> str:
