@@ -4,7 +4,7 @@ from ibert_tvm.common.errors import TargetError
 
 from .description import DotInstruction, Gpu, TargetDescription
 from .host import cpu_features, host_target, missing_features
-from .machines import Machine
+from .machines.record import Machine
 from .registry import (
     TargetStatus,
     check_runtime,

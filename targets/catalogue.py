@@ -9,7 +9,8 @@ from ibert_tvm.common.errors import TargetError
 
 from .cuda.descriptions import GPUS, is_gpu_name
 from .description import TargetDescription
-from .machines import MACHINES, Machine
+from .machines import MACHINES
+from .machines.record import Machine
 from .processors import PROCESSORS
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .machines import Emulator, Machine, Toolchain
+from .machines.record import Emulator, Machine, Toolchain
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ibert_tvm.common.errors import TargetError
 
 from .description import TargetDescription
 from .host import cpu_features, missing_features
-from .machines import Emulator
+from .machines.record import Emulator
 from .programs import run
 
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .elf import opened
-from .machines import BareMetal, Linux
+from .machines.record import BareMetal, Linux
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
-    from .machines import Machine
+    from .machines.record import Machine
 
 logger = logging.getLogger(__name__)
 

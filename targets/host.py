@@ -11,7 +11,8 @@ from ibert_tvm.common.errors import TargetError
 
 from .catalogue import BUILT_IN, CATALOGUE
 from .description import TargetDescription
-from .machines import MACHINES, Linux, Machine
+from .machines import MACHINES
+from .machines.record import Linux, Machine
 
 # Words of the kernel's auxiliary vector with the processor's features (getauxval(3)).
 _HWCAP = (16, 26)

@@ -18,7 +18,7 @@ from .description import TargetDescription
 from .elf import is_relocatable, symbols
 from .executable import Image, code_file, read_image
 from .linking import Tools
-from .machines import ADDRESS, LOADED, FlowRules, Function, Goes, Instruction, Transfer
+from .machines.code import ADDRESS, LOADED, FlowRules, Function, Goes, Instruction, Transfer
 
 # The instructions of objects, libraries and images, as the toolchain's objdump prints them.
 

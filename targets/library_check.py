@@ -20,7 +20,7 @@ from .description import TargetDescription
 from .elf import is_undefined, opened, symbols
 from .emulation import emulator_command, run_program, runs_here
 from .linking import Tools
-from .machines import FloatUse, Machine
+from .machines.record import FloatUse, Machine
 from .toolchain import find_linker
 
 # Whether a linked file is for the processor that it was meant for: its ELF header and attributes.

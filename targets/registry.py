@@ -11,7 +11,7 @@ from .catalogue import CATALOGUE
 from .cuda.descriptions import gpu_target, is_gpu_name
 from .description import TargetDescription
 from .host import host_target
-from .machines import RUNTIMES
+from .machines.record import RUNTIMES
 
 register_target = CATALOGUE.register_target
 unregister_target = CATALOGUE.unregister_target

@@ -16,7 +16,7 @@ from ibert_tvm.common.errors import TargetError
 
 from .catalogue import CATALOGUE
 from .description import TargetDescription
-from .machines import Toolchain
+from .machines.record import Toolchain
 from .programs import run
 
 _NATIVE = ("gcc", "cc", "clang")

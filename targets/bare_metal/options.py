@@ -9,7 +9,7 @@ from pathlib import Path
 from ibert_tvm.common.errors import UsageError
 
 from ..description import TargetDescription
-from ..machines import BareMetal
+from ..machines.record import BareMetal
 
 OBJECTS = "objects"
 C_SOURCES = "c"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..machines import Function, Goes, StackError, StackRules
+from ..machines.code import Function, Goes, StackError, StackRules
 
 
 @dataclass(frozen=True)

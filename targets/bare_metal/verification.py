@@ -22,7 +22,7 @@ from ..description import TargetDescription
 from ..elf import is_function, is_undefined, opened, symbols
 from ..library_audit import audit_library, disassemble, parse
 from ..linking import Tools
-from ..machines import BareMetal
+from ..machines.record import BareMetal
 from .stack import StackUse, frame_bytes, stack_use
 
 _SCRIPT = Path(__file__).with_name("verify.ld")

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from ibert_tvm.common.errors import TargetError
 
 from ..description import DotInstruction, Gpu, TargetDescription
-from ..machines import MACHINES, Linux, Machine
+from ..machines import MACHINES
 from ..machines.aarch64 import AARCH64
+from ..machines.record import Linux, Machine
 from ..machines.x86_64 import X86_64
 
 # Weights stay row-major with the depth padded to 16 bytes, which one load takes; the tiles of a

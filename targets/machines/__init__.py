@@ -5,28 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from .code import (
-    ADDRESS,
-    LOADED,
-    FlowRules,
-    Function,
-    Goes,
-    Instruction,
-    StackError,
-    StackRules,
-    Transfer,
-)
-from .record import (
-    RUNTIMES,
-    BareMetal,
-    Driver,
-    Emulator,
-    FloatUse,
-    Linux,
-    Machine,
-    Toolchain,
-    WebPage,
-)
+from .record import Machine
 
 MACHINES: dict[str, Machine] = {
     value.name: value

@@ -77,19 +77,12 @@ AARCH64 = Machine(
     flow=FlowRules(
         _transfer,
         _sources,
-        _reference,
         arguments=frozenset(f"x{number}" for number in range(8)),
         preserved=frozenset(f"x{number}" for number in range(19, 30)),
         link="x30",
     ),
     general_registers=("-mgeneral-regs-only",),
-    toolchains={
-        "": Toolchain(
-            "aarch64-linux-gnu-gcc",
-            "aarch64-linux-gnu",
-            "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
-        )
-    },
+    toolchains={"": Toolchain("aarch64-linux-gnu", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross")},
     emulator=Emulator("qemu-aarch64", "qemu-user"),
     system=Linux(
         names=("aarch64", "arm64"),

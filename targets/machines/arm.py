@@ -133,9 +133,9 @@ def _reference(one: Instruction, thumb: bool) -> int | None:
 FLOW = FlowRules(
     transfer,
     _sources,
-    _reference,
     arguments=frozenset({"r0", "r1", "r2", "r3"}),
     preserved=frozenset({*(f"r{number}" for number in range(4, 10)), "sl", "fp"}),
+    reference=_reference,
     link="lr",
     before_return=r"push\b.*|str\S*\s+\w+, \[sp, #-\d+\]!",
     constants=True,
@@ -198,16 +198,8 @@ ARM = Machine(
     float_use=float_use,
     integer_helpers=INTEGER_HELPERS,
     toolchains={
-        "hard": Toolchain(
-            "arm-linux-gnueabihf-gcc",
-            "arm-linux-gnueabihf",
-            "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross",
-        ),
-        "soft": Toolchain(
-            "arm-linux-gnueabi-gcc",
-            "arm-linux-gnueabi",
-            "gcc-arm-linux-gnueabi libc6-dev-armel-cross",
-        ),
+        "hard": Toolchain("arm-linux-gnueabihf", "gcc-arm-linux-gnueabihf libc6-dev-armhf-cross"),
+        "soft": Toolchain("arm-linux-gnueabi", "gcc-arm-linux-gnueabi libc6-dev-armel-cross"),
     },
     emulator=Emulator("qemu-arm", "qemu-user"),
     system=Linux(

@@ -94,6 +94,10 @@ ADDRESS = "="
 """How a source begins that is an address, which has to be the start of an instruction."""
 
 
+def _names_nothing(_one: Instruction, _thumb: bool) -> None:
+    """No instruction names an address."""
+
+
 @dataclass(frozen=True)
 class FlowRules:
     """How control passes through the code of a machine.
@@ -107,13 +111,13 @@ class FlowRules:
         and a number, or an empty tuple for a value that it computes; None if it leaves the register
         alone. What it calls registers is its own: it is asked about them at the instructions
         before.
-    reference
-        The address of a constant or of an instruction that an instruction names, None if none; the
-        second argument is whether it is a Thumb instruction.
     arguments
         Registers in which callers hand over pointers.
     preserved
         Registers that functions leave as they were.
+    reference
+        The address of a constant or of an instruction that an instruction names, None if none; the
+        second argument is whether it is a Thumb instruction.
     link
         The register with the address to return to; empty where that is on the stack.
     ambiguous
@@ -126,9 +130,9 @@ class FlowRules:
 
     transfer: Callable[[Instruction], Transfer | None]
     sources: Callable[[Instruction, str], tuple[str, ...] | None]
-    reference: Callable[[Instruction, bool], int | None]
     arguments: frozenset[str]
     preserved: frozenset[str]
+    reference: Callable[[Instruction, bool], int | None] = _names_nothing
     link: str = ""
     ambiguous: bytes = rb"(?!)"
     before_return: str = r"(?!)"

@@ -61,20 +61,25 @@ class Toolchain:
 
     Attributes
     ----------
-    compiler
-        Its command, for example ``aarch64-linux-gnu-gcc``.
     machine
-        What the command must answer to ``-dumpmachine``.
+        What its command must answer to ``-dumpmachine``.
     package
         Debian packages that have it and the headers of its C library.
     flags
         Which processor to compile for.
+    command
+        Where it is no ``MACHINE-gcc``.
     """
 
-    compiler: str
     machine: str
     package: str
     flags: tuple[str, ...] = ()
+    command: str = ""
+
+    @property
+    def compiler(self) -> str:
+        """Its command, for example ``aarch64-linux-gnu-gcc``."""
+        return self.command or f"{self.machine}-gcc"
 
 
 @dataclass(frozen=True)

@@ -100,15 +100,10 @@ def _sources_64(one: Instruction, register: str) -> tuple[str, ...] | None:
     return _sources(one, register, "ld")
 
 
-def _reference(_one: Instruction, _thumb: bool) -> int | None:
-    return None
-
-
 def _flow(sources: Callable[[Instruction, str], tuple[str, ...] | None]) -> FlowRules:
     return FlowRules(
         _transfer,
         sources,
-        _reference,
         arguments=frozenset(f"a{number}" for number in range(8)),
         preserved=frozenset(f"s{number}" for number in range(12)),
         link="ra",
@@ -190,11 +185,7 @@ RISCV32 = Machine(
     float_abis=("soft",),
     float_use=_float_use,
     integer_helpers=GCC_INTEGER_HELPERS,
-    toolchains={
-        "soft": Toolchain(
-            "riscv64-unknown-elf-gcc", "riscv64-unknown-elf", "gcc-riscv64-unknown-elf"
-        )
-    },
+    toolchains={"soft": Toolchain("riscv64-unknown-elf", "gcc-riscv64-unknown-elf")},
     emulator=Emulator("qemu-system-riscv32", "qemu-system-misc", options=("-bios", "none")),
     system=BareMetal(
         stack=StackRules(_lowered, _FLOW_32),
@@ -215,11 +206,7 @@ RISCV64 = Machine(
     float_abis=("hard",),
     float_use=_float_use,
     toolchains={
-        "hard": Toolchain(
-            "riscv64-linux-gnu-gcc",
-            "riscv64-linux-gnu",
-            "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross",
-        )
+        "hard": Toolchain("riscv64-linux-gnu", "gcc-riscv64-linux-gnu libc6-dev-riscv64-cross")
     },
     emulator=Emulator("qemu-riscv64", "qemu-user"),
     system=Linux(

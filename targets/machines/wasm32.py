@@ -15,7 +15,7 @@ def _is_floating_point(mnemonic: str, operands: str, has_registers: bool) -> boo
 
 
 def _nothing(*_of: object) -> None:
-    """No instruction goes on elsewhere, takes an address, or names one."""
+    """No instruction goes on elsewhere, or takes an address."""
 
 
 WASM32 = Machine(
@@ -26,9 +26,9 @@ WASM32 = Machine(
     triples=re.compile("wasm32"),
     is_floating_point=_is_floating_point,
     # Control is structured: engines refuse a module whose branches leave their function.
-    flow=FlowRules(_nothing, _nothing, _nothing, arguments=frozenset(), preserved=frozenset()),
+    flow=FlowRules(_nothing, _nothing, arguments=frozenset(), preserved=frozenset()),
     objects=WASM,
-    toolchains={"": Toolchain("clang-14 --target=wasm32", "wasm32", "clang-14 lld-14")},
+    toolchains={"": Toolchain("wasm32", "clang-14 lld-14", command="clang-14 --target=wasm32")},
     emulator=Emulator("node", "nodejs"),
     system=WebPage(),
 )

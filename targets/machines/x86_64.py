@@ -120,9 +120,9 @@ X86_64 = Machine(
     flow=FlowRules(
         _transfer,
         _sources,
-        _reference,
         arguments=frozenset({"rdi", "rsi", "rdx", "rcx", "r8", "r9"}),
         preserved=frozenset({"rbx", "rbp", "r12", "r13", "r14", "r15"}),
+        reference=_reference,
         ambiguous=_AMBIGUOUS,
         before_return=r"push\b.*|mov\s+QWORD PTR \[rsp\],.*",
     ),

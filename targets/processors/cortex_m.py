@@ -30,12 +30,7 @@ def _microcontroller(
     description: str,
     architecture: str,
     board: str,
-    runs_on: str = "",
-    features: tuple[str, ...] = (),
-    dot: DotInstruction = NO_DOT_SCALAR,
-    microkernels: tuple[str, ...] = (),
-    instructions: tuple[tuple[str, str], ...] = (),
-    also: tuple[str, ...] = (),
+    *features: str,
     stand_in: str = "",
 ) -> TargetDescription:
     """A Cortex-M; `stand_in` is another whose name older compilers and the emulator know."""
@@ -54,37 +49,22 @@ def _microcontroller(
             "opt-level": 2,
             "vector-width": 128,  # TVM's own choice, about which it warns for every kernel
         },
-        dot=dot,
+        dot=NO_DOT_SCALAR,
         vector_lanes=1,
-        microkernels=microkernels,
-        scalar_instructions=instructions,
         float_abi="soft",
         compiler_flags=(f"-mcpu={known}", "-mthumb", "-mfloat-abi=soft"),
         emulated=known,
         emulated_board=board,
-        runs_on=runs_on,
-        also=also,
     )
 
 
-def _with_dsp(
-    name: str,
-    description: str,
-    architecture: str,
-    board: str,
-    runs_on: str = _DSP,
-    also: tuple[str, ...] = (),
-) -> TargetDescription:
-    return _microcontroller(
-        name,
-        description,
-        architecture,
-        board,
-        runs_on,
+def _with_dsp(name: str, description: str, architecture: str, board: str) -> TargetDescription:
+    return replace(
+        _microcontroller(name, description, architecture, board),
         dot=SMLAD,
         microkernels=("smlad.c",),
-        instructions=(SMLABB, SSAT),
-        also=also,
+        scalar_instructions=(SMLABB, SSAT),
+        runs_on=_DSP,
     )
 
 
@@ -93,56 +73,57 @@ def _with_vectors(
 ) -> TargetDescription:
     return replace(
         _microcontroller(
-            name,
-            description,
-            "thumbv8.1m.main",
-            "mps3-an547",
-            _V8_DSP,
-            ("+mve",),
-            dot=VMLADAVA,
-            microkernels=("mve.c",),
-            also=also,
-            stand_in=stand_in,
+            name, description, "thumbv8.1m.main", "mps3-an547", "+mve", stand_in=stand_in
         ),
+        dot=VMLADAVA,
         vector_lanes=8,
+        microkernels=("mve.c",),
         q15_multiply=((8, "llvm.arm.mve.vqrdmulh.v8i16"),),
         whole_vectors=True,
         retry_options=("-disable-machine-licm",),
         # GCC has vector instructions in assembly only where values may be passed in them, and takes
         # integer ones alone if there is no floating-point unit.
         microkernel_flags=("-mcpu=cortex-m55+nofp", "-mfloat-abi=softfp"),
+        runs_on=_V8_DSP,
+        also=also,
     )
 
 
 # QEMU's Cortex-M0 board has 16 KB of memory; its code runs on a Cortex-M3 as well.
-CORTEX_M0 = _microcontroller(
-    "cortex-m0",
-    "ARMv6-M: Cortex-M0, M0+, M1, M23; no division instruction",
-    "thumbv6m",
-    "mps2-an385",
+CORTEX_M0 = replace(
+    _microcontroller(
+        "cortex-m0",
+        "ARMv6-M: Cortex-M0, M0+, M1, M23; no division instruction",
+        "thumbv6m",
+        "mps2-an385",
+    ),
     dot=MULS,
     microkernels=("muls.c",),
     also=("cortex-m0plus", "cortex-m1", "cortex-m23"),
 )
-CORTEX_M3 = _microcontroller(
-    "cortex-m3",
-    "ARMv7-M: Cortex-M3, and ARMv8-M without the DSP extension",
-    "thumbv7m",
-    "mps2-an385",
-    _THUMB2,
+CORTEX_M3 = replace(
+    _microcontroller(
+        "cortex-m3",
+        "ARMv7-M: Cortex-M3, and ARMv8-M without the DSP extension",
+        "thumbv7m",
+        "mps2-an385",
+    ),
     dot=MLA,
     microkernels=("mla.c",),
+    runs_on=_THUMB2,
 )
 CORTEX_M4 = _with_dsp(
     "cortex-m4", "ARMv7E-M with SIMD in general registers: Cortex-M4", "thumbv7em", "mps2-an386"
 )
 CORTEX_M7 = _with_dsp("cortex-m7", "Cortex-M7: code of cortex-m4", "thumbv7em", "mps2-an500")
-CORTEX_M33 = _with_dsp(
-    "cortex-m33",
-    "ARMv8-M with the DSP extension: Cortex-M33, M35P; without it use cortex-m3",
-    "thumbv8m.main",
-    "mps2-an505",
-    _V8_DSP,
+CORTEX_M33 = replace(
+    _with_dsp(
+        "cortex-m33",
+        "ARMv8-M with the DSP extension: Cortex-M33, M35P; without it use cortex-m3",
+        "thumbv8m.main",
+        "mps2-an505",
+    ),
+    runs_on=_V8_DSP,
     also=("cortex-m35p",),
 )
 CORTEX_M55 = _with_vectors(

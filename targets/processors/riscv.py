@@ -14,8 +14,8 @@ RV64M = DotInstruction("rv64m", "int16", "int8", 4, 1, tile_rows=8, tile_vectors
 def _microcontroller(
     name: str,
     description: str,
-    features: tuple[str, ...] = (),
-    runs_on: tuple[str, ...] = (),
+    *features: str,
+    runs_on: str = "defined(__riscv_mul)",
     also: tuple[str, ...] = (),
 ) -> TargetDescription:
     return TargetDescription(
@@ -39,7 +39,7 @@ def _microcontroller(
         compiler_flags=(f"-march={name}", "-mabi=ilp32"),
         emulated="rv32",
         emulated_board="virt",
-        runs_on=" && ".join(("defined(__riscv_mul)", *runs_on)),
+        runs_on=runs_on,
         also=also,
     )
 
@@ -47,8 +47,8 @@ def _microcontroller(
 RV32IMC = _microcontroller(
     "rv32imc",
     "32-bit RISC-V with compressed instructions: rv32imac, ESP32-C2, C3, C6, H2, CH32V103",
-    ("+c",),
-    ("defined(__riscv_compressed)",),
+    "+c",
+    runs_on="defined(__riscv_mul) && defined(__riscv_compressed)",
     also=("rv32imac", "esp32-c2", "esp32-c3", "esp32-c6", "esp32-h2"),
 )
 RV32IM = _microcontroller("rv32im", "32-bit RISC-V with multiplication and division")

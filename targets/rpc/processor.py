@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..catalogue import CATALOGUE
-from ..machines import Linux
+from ..machines.record import Linux
 from .address import BoardError
 
 

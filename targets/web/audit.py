@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..description import TargetDescription
 from ..library_audit import LibraryAudit, computes_floats, with_layer
-from ..machines import Function, Instruction
+from ..machines.code import Function, Instruction
 from .binary import KINDS, SECTIONS, TYPES, Import, Reader, read_imports, sections
 from .opcodes import IMMEDIATES, PLAIN, PREFIXES
 

@@ -10,7 +10,7 @@ import pytest
 
 from ibert_tvm.targets import TargetDescription, TargetError
 from ibert_tvm.targets.library_check import LibraryCheck, check_elf, check_library, elf_facts
-from ibert_tvm.targets.machines import Emulator
+from ibert_tvm.targets.machines.record import Emulator
 from ibert_tvm.targets.toolchain import find_linker
 from tests.arm.tools import BOARDS, board
 from tests.snapshots import Messages
@@ -124,7 +124,8 @@ def test_without_emulator_the_result_says_so(
     with messages.raises(TargetError):
         check_library(library, gone, ["ibert_one"], required=True)
     # The emulator alone is not enough: programs need the target's C library.
-    moved = replace(target.machine.toolchains[""], machine="aarch64-nowhere-linux-gnu")
+    tools = target.machine.toolchains[""]
+    moved = replace(tools, machine="aarch64-nowhere-linux-gnu", command=tools.compiler)
     bare = replace(target, machine=replace(target.machine, toolchains={"": moved}))
     if target.emulator and check_library(library, target, []).checked:
         check = check_library(library, bare, ["ibert_one"])

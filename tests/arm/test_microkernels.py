@@ -17,7 +17,7 @@ from ibert_tvm.schedules.intrinsics.microkernels import (
     widening_sources,
 )
 from ibert_tvm.targets import DotInstruction, TargetDescription, get_target, microkernels
-from ibert_tvm.targets.machines import Linux
+from ibert_tvm.targets.machines.record import Linux
 from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_symbols
 from ibert_tvm.targets.microkernels import microkernel_sources as microkernel_paths
 from ibert_tvm.targets.processors import PROCESSORS

@@ -18,7 +18,7 @@ from ibert_tvm.targets.aot import lower
 from ibert_tvm.targets.aot.lower import KernelSignature, LoweredKernel, lower_kernels
 from ibert_tvm.targets.aot.model import KernelParameter
 from ibert_tvm.targets.aot.objects import kernel_object
-from ibert_tvm.targets.machines import BareMetal, Toolchain
+from ibert_tvm.targets.machines.record import BareMetal, Toolchain
 from ibert_tvm.targets.machines.thumb import THUMB
 from ibert_tvm.targets.machines.x86_64 import X86_64
 from ibert_tvm.targets.toolchain import find_linker
@@ -30,7 +30,7 @@ _CLOSED = replace(
     X86_64,
     name="x86-64-closed",
     system=THUMB.system,
-    toolchains={"": Toolchain("gcc", "x86_64-linux-gnu", "gcc")},
+    toolchains={"": Toolchain("x86_64-linux-gnu", "gcc", command="gcc")},
 )
 
 # Two passes over the data, through a buffer that either fits a stack or does not.

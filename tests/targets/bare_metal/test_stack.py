@@ -8,7 +8,7 @@ from ibert_tvm.targets import get_target
 from ibert_tvm.targets.bare_metal import verification
 from ibert_tvm.targets.bare_metal.stack import StackUse, frame_bytes, stack_use
 from ibert_tvm.targets.library_audit import parse
-from ibert_tvm.targets.machines import Function, StackError, StackRules
+from ibert_tvm.targets.machines.code import Function, StackError, StackRules
 from tests.snapshots import Messages
 
 RISCV = verification.bare_metal(get_target("rv32imc")).stack

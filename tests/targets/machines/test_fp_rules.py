@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from ibert_tvm.targets.machines import Machine
 from ibert_tvm.targets.machines.aarch64 import AARCH64
 from ibert_tvm.targets.machines.arm import ARM
+from ibert_tvm.targets.machines.record import Machine
 from ibert_tvm.targets.machines.riscv import RISCV32, RISCV64
 
 MACHINES = (AARCH64, ARM, RISCV64)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from ibert_tvm.targets import get_target, list_targets
-from ibert_tvm.targets.machines import MACHINES, BareMetal, Emulator, Linux, Machine
+from ibert_tvm.targets.machines import MACHINES
 from ibert_tvm.targets.machines.aarch64 import AARCH64
 from ibert_tvm.targets.machines.arm import ARM
 from ibert_tvm.targets.machines.c99 import C99
+from ibert_tvm.targets.machines.record import BareMetal, Emulator, Linux, Machine
 from ibert_tvm.targets.machines.riscv import RISCV32, RISCV64
 from ibert_tvm.targets.machines.thumb import THUMB
 from ibert_tvm.targets.machines.wasm32 import WASM32

@@ -27,7 +27,8 @@ from ibert_tvm.targets.catalogue import CATALOGUE
 from ibert_tvm.targets.elf import ELF
 from ibert_tvm.targets.library_audit import read_listing
 from ibert_tvm.targets.library_check import check_elf
-from ibert_tvm.targets.machines import FlowRules, Linux, Machine
+from ibert_tvm.targets.machines.code import FlowRules
+from ibert_tvm.targets.machines.record import Linux, Machine
 from ibert_tvm.targets.processors.cortex_m import NO_DOT_SCALAR
 from ibert_tvm.targets.rpc import BoardDescription
 from ibert_tvm.targets.toolchain import compiles_for
@@ -48,9 +49,7 @@ TOY = Machine(
     bits=64,
     triples=re.compile("riscv64"),
     is_floating_point=_is_floating_point,
-    flow=FlowRules(
-        lambda _: None, lambda _one, _name: (), lambda _one, _thumb: None, frozenset(), frozenset()
-    ),
+    flow=FlowRules(lambda _: None, lambda _one, _name: (), frozenset(), frozenset()),
     toolchains={},
     emulator=None,
     system=Linux(names=("toy64",), runtimes=("none",), capabilities={(0, 21): "v"}),
