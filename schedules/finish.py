@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tvm
 import tvm_ffi
-from tvm import ir, sym, tirx
+from tvm import ir, s_tir, sym, tirx
 
-from .nodes import changed, nodes_of, substituted
+from .nodes import changed, contains, nodes_of, substituted
 
 SCALAR_LOOPS = "ibert.scalar_loops"
 """Attribute of a kernel: loops that lost their vectors to numbers of 64 bits."""
@@ -65,7 +65,7 @@ def with_distinct_variables(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def keep_whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Make vectorised loops serial where vectors would not be whole registers of 32 bits or less.
 
-    That is where their extent is no power of two, and where 64-bit numbers occur in them.
+    That is where their extent is no power of two, and where the lanes are 64-bit numbers.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def keep_whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if loop.kind != tirx.ForKind.VECTORIZED:
             return loop
         lanes = int(loop.extent)
-        wide = any(str(node.ty) in ("int64", "uint64") for node in nodes_of(loop.body, ir.Expr))
+        wide = _has_wide_lanes(loop)
         if lanes & (lanes - 1) == 0 and not wide:
             return loop
         wide_loops += wide
@@ -93,3 +93,22 @@ def keep_whole_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     mapped = tvm_ffi.structural_map(func, (tirx.For, serial))
     return mapped.with_attr(SCALAR_LOOPS, wide_loops) if wide_loops else mapped
+
+
+def _has_wide_lanes(loop: tirx.For) -> bool:
+    """Whether 64-bit numbers differ from one iteration of a loop to the next."""
+    wide = [one for one in nodes_of(loop.body, ir.Expr) if str(one.ty) in ("int64", "uint64")]
+    if not wide:
+        return False
+    lanes = [loop.loop_var]
+
+    def differs(node: ir.Expr) -> bool:
+        return any(contains(node, var) for var in lanes)
+
+    for block in nodes_of(loop.body, s_tir.SBlockRealize):
+        pairs = zip(block.block.iter_vars, block.iter_values, strict=True)
+        lanes += [axis.var for axis, value in pairs if differs(value)]
+    for let in reversed(nodes_of(loop.body, tirx.Let)):  # the outermost first
+        if differs(let.value):
+            lanes.append(let.var)
+    return any(differs(node) for node in wide)

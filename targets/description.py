@@ -133,6 +133,9 @@ class TargetDescription:
     q15_multiply
         LLVM intrinsics of the rounding high product of 16-bit integers, by number of lanes. Other
         numbers of lanes take 32-bit arithmetic.
+    high_product
+        LLVM intrinsics of the upper half of the product of 32-bit integers, by number of lanes;
+        their third argument is 0.
     prefetches_weights
         Whether matrix kernels request weights ahead; worth its instructions where several levels of
         cache lie between a core and memory.
@@ -166,9 +169,9 @@ class TargetDescription:
     emulated_board
         Board around it; empty where single programs are emulated.
     functions
-        Functions of single numbers that the target's code can call, where the specification is
-        written for registers of one number: ``"square_root"``, ``"floor_log2"``,
-        ``"normalised_reciprocal"`` and ``"minimum"``.
+        Functions that the target has. Of single numbers, where the specification is written for
+        registers of one: ``"square_root"``, ``"floor_log2"``, ``"normalised_reciprocal"`` and
+        ``"minimum"``; of vectors without numbers of 64 bits: ``"high_product"``.
     gpu
         The graphics processor; None where kernels run on the processor itself.
     runs_on
@@ -186,6 +189,7 @@ class TargetDescription:
     vector_lanes: int
     required_features: tuple[str, ...] = ()
     q15_multiply: tuple[tuple[int, str], ...] = ()
+    high_product: tuple[tuple[int, str], ...] = ()
     scalar_instructions: tuple[tuple[str, str], ...] = ()
     prefetches_weights: bool = False
     whole_vectors: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import tvm
 import tvm_ffi
@@ -56,13 +57,14 @@ def keep_small_buffers_on_stack(alignment: int) -> tvm.transform.Pass:
     return run
 
 
-# Instruction selection for 16-bit arithmetic: the operators of `relay_passes/spec/q15.py`.
+# Instruction selection for products: the operators of `relay_passes/spec/q15.py`.
 #
 # LLVM does not recognise them in the arithmetic that defines them, so kernels carry operators. Left
 # alone, an operator becomes that arithmetic; here it becomes the target's instruction.
 
 # Known by name: this package does not import the one that defines the operators.
 Q15_MULTIPLY = "tirx.ibert_q15_multiply"
+HIGH_PRODUCT = "tirx.ibert_high_product"
 _SCALAR = {"tirx.ibert_multiply_add": "multiply_add", "tirx.ibert_saturate": "saturate"}
 
 
@@ -74,22 +76,27 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
     description
         The target; runs after loops are vectorised.
     """
-    intrinsics = dict(description.q15_multiply)
-    widest = max(intrinsics, default=0)
+    vectors: dict[str, tuple[dict[int, str], list[tirx.Expr]]] = {
+        Q15_MULTIPLY: (dict(description.q15_multiply), []),
+        HIGH_PRODUCT: (dict(description.high_product), [tirx.const(0, "int32")]),
+    }
     scalar = dict(description.scalar_instructions)
 
     def select(call: ir.Call) -> ir.Call:
         operator = getattr(call.op, "name", "")
         if operator in _SCALAR and _SCALAR[operator] in scalar:
             return tirx.call_llvm_pure_intrin("int32", scalar[_SCALAR[operator]], *call.args)
-        if operator != Q15_MULTIPLY:
+        if operator not in vectors:
             return call
+        intrinsics, more = vectors[operator]
         lanes = int(str(call.ty).partition("x")[2] or 1)
         name = intrinsics.get(lanes)
         if name is not None:
-            return tirx.call_llvm_pure_intrin(str(call.ty), name, *call.args)
-        width = widest if widest and lanes % widest == 0 else 0
-        return _by_registers(call, intrinsics[width], width, lanes) if width else call
+            return tirx.call_llvm_pure_intrin(str(call.ty), name, *call.args, *more)
+        widest = max(intrinsics, default=0)
+        if not widest or lanes % widest:
+            return call
+        return _by_registers(call, intrinsics[widest], widest, lanes, more)
 
     @tirx.transform.prim_func_pass(opt_level=0, name="ibert.select_q15_instructions")
     def run(function: tirx.PrimFunc, _module: object, _context: object) -> tirx.PrimFunc:
@@ -98,16 +105,19 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
     return run
 
 
-def _by_registers(call: ir.Call, name: str, width: int, lanes: int) -> tirx.Shuffle:
+def _by_registers(
+    call: ir.Call, name: str, width: int, lanes: int, more: Sequence[tirx.Expr]
+) -> tirx.Shuffle:
     """Apply an intrinsic to vectors of several registers, one register after the other.
 
     The factors are repeated, not bound: what computes them is pure, and found to be the same.
     """
     parts = []
+    kind = f"{str(call.ty).partition('x')[0]}x{width}"
     for start in range(0, lanes, width):
         places = [tirx.const(place, "int32") for place in range(start, start + width)]
         sliced = [tirx.Shuffle([factor], places) for factor in call.args]
-        parts.append(tirx.call_llvm_pure_intrin(f"int16x{width}", name, *sliced))
+        parts.append(tirx.call_llvm_pure_intrin(kind, name, *sliced, *more))
     return tirx.Shuffle(parts, [tirx.const(place, "int32") for place in range(lanes)])
 
 

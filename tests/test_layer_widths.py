@@ -29,20 +29,23 @@ def test_a_value_wider_than_its_like_is_reported() -> None:
     ]
 
 
-def _kernel(dtype: str) -> Any:
+def _kernel(dtype: str, addend: str = "x[i]") -> Any:
     from tvm.script import from_source
 
     return from_source(
         "@T.prim_func\n"
-        f'def main(x: T.Buffer((8,), "{dtype}"), y: T.Buffer((8,), "{dtype}")):\n'
+        f'def main(x: T.Buffer((8,), "{dtype}"), y: T.Buffer((8,), "{dtype}"),\n'
+        '         r: T.Buffer((1,), "int64")):\n'
         "    for i in T.vectorized(8):\n"
-        "        y[i] = x[i] + x[i]\n"
+        f"        y[i] = x[i] + {addend}\n"
     )
 
 
 def test_loops_that_lose_their_vectors_to_64_bits_are_reported_by_layer() -> None:
     narrow, wide = (keep_whole_vectors(_kernel(dtype)) for dtype in ("int32", "int64"))
+    of_row = keep_whole_vectors(_kernel("int32", "T.Cast('int32', r[0] >> T.int64(3))"))
     assert SCALAR_LOOPS not in (narrow.attrs or {})
+    assert SCALAR_LOOPS not in (of_row.attrs or {}), "one number for all lanes"
     assert int(wide.attrs[SCALAR_LOOPS]) == 1
     functions = [(SimpleNamespace(name_hint=name), f) for name, f in (("n", narrow), ("w", wide))]
     module = SimpleNamespace(functions_items=lambda: functions)

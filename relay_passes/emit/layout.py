@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from ..spec.arithmetic import VECTORS, Arithmetic
+from ..spec.halves import Halves
 from ..spec.scalar import Scalar
 from ..spec.scalar_minimum import ScalarWithMinimum
 
@@ -85,9 +86,9 @@ class KernelLayout:
     row_lanes
         Columns that reductions over a row take at once; `lanes` where it is 0.
     functions
-        Functions of single numbers that a scalar target has itself: ``"square_root"``,
-        ``"floor_log2"``, ``"normalised_reciprocal"``, ``"minimum"``. Others become
-        expressions.
+        Functions that a target has itself. Of single numbers, where it is scalar:
+        ``"square_root"``, ``"floor_log2"``, ``"normalised_reciprocal"``, ``"minimum"``; of
+        vectors: ``"high_product"``. Others become expressions.
     either_sign
         Whether the instruction takes bytes of either signedness as activations, whatever
         `lhs_dtype` says: weights of a softmax, which are not negative, need no offset.
@@ -111,7 +112,7 @@ class KernelLayout:
     def arithmetic(self) -> Arithmetic:
         """How the specification's operations are written, which every operand carries."""
         if not self.scalar:
-            return VECTORS
+            return Halves() if "high_product" in self.functions else VECTORS
         kind = ScalarWithMinimum if "minimum" in self.functions else Scalar
         return kind(frozenset(self.functions))
 

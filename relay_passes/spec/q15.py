@@ -1,8 +1,8 @@
 """TIR operators for instructions that compilers do not find in the arithmetic that defines them.
 
-`Q15_MULTIPLY` multiplies 16-bit lanes. `MULTIPLY_ADD` and `SATURATE` are for processors without
-vectors. The specification emits the operator and each target says what instruction it is
-(`targets`). Where none does, it becomes the arithmetic.
+`Q15_MULTIPLY` multiplies 16-bit lanes, `HIGH_PRODUCT` 32-bit ones. `MULTIPLY_ADD` and `SATURATE`
+are for processors without vectors. The specification emits the operator and each target says what
+instruction it is (`targets`). Where none does, it becomes the arithmetic.
 
 `SQUARE_ROOT`, `FLOOR_LOG2` and `NORMALISED_RECIPROCAL` are emitted only for a target that has them,
 as `KernelLayout.functions` says: elsewhere their arithmetic is traced.
@@ -16,6 +16,8 @@ from tvm.ir import register_op_attr
 Q15_MULTIPLY = "tirx.ibert_q15_multiply"
 """``round_half_up(a b / 2^15)`` of int16 (lanes), as int16; not both operands are -2^15."""
 
+HIGH_PRODUCT = "tirx.ibert_high_product"
+"""``floor(a b / 2^32)`` of int32 (lanes), as int32."""
 
 MULTIPLY_ADD = "tirx.ibert_multiply_add"
 """``a b + c``, int32, of factors that fit 16 bits."""
@@ -70,8 +72,19 @@ def q15_arithmetic(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
     return ((a.astype(wide) * b.astype(wide) + (1 << 14)) >> 15).astype(f"int16{lanes}")
 
 
+def high_product(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+    """Call the operator on two int32 expressions."""
+    return tirx.call_intrin("int32", HIGH_PRODUCT, a, b)
+
+
 def _lower(call: ir.Call) -> tirx.Expr:
     return q15_arithmetic(*call.args)
+
+
+def _lower_high_product(call: ir.Call) -> tirx.Expr:
+    lanes = str(call.ty).removeprefix("int32")
+    a, b = (factor.astype(f"int64{lanes}") for factor in call.args)
+    return ((a * b) >> 32).astype(str(call.ty))
 
 
 def _lower_multiply_add(call: ir.Call) -> tirx.Expr:
@@ -88,6 +101,7 @@ def _lower_saturate(call: ir.Call) -> tirx.Expr:
 # TVM creates an operator with its first attribute.
 for _name, _rule in (
     (Q15_MULTIPLY, _lower),
+    (HIGH_PRODUCT, _lower_high_product),
     (MULTIPLY_ADD, _lower_multiply_add),
     (SATURATE, _lower_saturate),
     (SQUARE_ROOT, None),

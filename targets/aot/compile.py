@@ -208,6 +208,7 @@ def portable_description(description: TargetDescription) -> TargetDescription:
         dot=NO_DOT,
         vector_lanes=1,
         q15_multiply=(),
+        functions=(),
         scalar_instructions=(),
         microkernels=(),
         stack_alignment=1,

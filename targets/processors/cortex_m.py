@@ -79,6 +79,8 @@ def _with_vectors(
         vector_lanes=8,
         microkernels=("mve.c",),
         q15_multiply=((8, "llvm.arm.mve.vqrdmulh.v8i16"),),
+        high_product=((4, "llvm.arm.mve.vmulh"),),
+        functions=("high_product",),
         whole_vectors=True,
         retry_options=("-disable-machine-licm",),
         # GCC has vector instructions in assembly only where values may be passed in them, and takes

@@ -10,12 +10,15 @@ import pytest
 import tvm
 from tvm.script import from_source
 
+from benchmarks.arm.counting import Counts
+from ibert_tvm.schedules.finish import SCALAR_LOOPS
 from ibert_tvm.schedules.intrinsics.whole_tiles import whole_tile_sources
 from ibert_tvm.targets import TargetDescription
 from ibert_tvm.targets.microkernels import compile_microkernels, microkernel_sources
 from ibert_tvm.targets.processors.cortex_m import VMLADAVA
 from tests.arm import bare_kernels, matrix_kernels, row_kernels
 from tests.arm.qemu_board import run_kernel
+from tests.arm.softmax_kernel import scheduled
 from tests.arm.tools import board
 from tests.cuda.attention_kernels import AttentionCase, attention_kernel
 from tests.examples import examples
@@ -172,12 +175,21 @@ def test_row_operations(name: str, channels: int, m55: TargetDescription) -> Non
     _check(row_kernels.KERNELS[name](m55, 5, channels), m55)
 
 
-def _check(kernel: row_kernels.RowKernel, target: TargetDescription) -> None:
+@pytest.mark.parametrize("name", ["layer_norm_wide", "mean_pool"])
+def test_products_of_64_bits_are_vector_instructions(name: str, m55: TargetDescription) -> None:
+    kernel = row_kernels.KERNELS[name](m55, 5, 24)
+    assert SCALAR_LOOPS not in scheduled(kernel, m55).attrs
+    counts = _check(kernel, m55)
+    assert counts.by_mnemonic["vmulh.s32"] >= 24 // 4
+
+
+def _check(kernel: row_kernels.RowKernel, target: TargetDescription) -> Counts:
     """Equal to the specification, and no floating-point instruction executed."""
     outputs, counts = bare_kernels.run(kernel, target)
     for output, want in zip(outputs, kernel.outputs, strict=True):
         np.testing.assert_array_equal(output, want)
     assert (counts.floating_point, counts.unknown) == (0, 0)
+    return counts
 
 
 @pytest.mark.slow
