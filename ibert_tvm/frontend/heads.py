@@ -8,6 +8,7 @@ import torch
 
 from ..model.heads import HEADS, LastLayer, PooledTokens, Returned
 from .sentence_head import SentenceHead, pooling_head
+from .sentence_pipeline import TOKEN_EMBEDDINGS
 
 
 class ModelWithHead(torch.nn.Module):
@@ -33,7 +34,7 @@ class ModelWithHead(torch.nn.Module):
         self.after = after
         self.output = self.record.public
         if after is not None and not after.pipeline.pools:
-            self.output = ("token_embeddings", "hidden_state")
+            self.output = TOKEN_EMBEDDINGS
 
     def forward(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -211,6 +212,45 @@ def _check_layers(config: JsonObject, file: Path) -> None:
                 why=f"{key} is {shown(value)}; {MAX_LAYERS} are allowed",
                 todo="correct the file",
             )
+
+
+LAYER = re.compile(r".*?\.\d+\.")
+"""Of a weight's name, up to the number of its layer."""
+
+
+def check_all_layers(
+    unused: Iterable[str], layers: Container[str], parts: Container[str], folder: Path
+) -> None:
+    """Refuse a checkpoint with more layers than its configuration builds, or one that builds none.
+
+    Other weights that the model has no use for are those of heads that were not asked for.
+
+    Parameters
+    ----------
+    unused
+        Names of weights in the encoder that it has no use for.
+    layers
+        What `LAYER` finds in the names of those that it has.
+    parts
+        Modules of the encoder.
+    folder
+        The model, for the message.
+    """
+    left = [
+        name
+        for name in sorted(unused)
+        if (found := LAYER.match(name))
+        and found[0] not in layers
+        and found[0].partition(".")[0] in parts
+    ]
+    if left:
+        raise ModelSourceError(
+            "the checkpoint has more layers than config.json says",
+            where=str(folder),
+            why=f"{len(left)} weights would be left out, {left[0]} for one",
+            todo="set the number of layers in config.json to that of the checkpoint, or save the "
+            "shorter model without the other layers",
+        )
 
 
 def padding_id(said: object) -> int | None:

@@ -6,9 +6,16 @@ from collections.abc import Callable
 
 import torch
 
-from .errors import ModelSourceError
-from .ibert_checkpoint.weights import CheckpointArrays
-from .sentence_pipeline import Dense, LayerNorm, Normalize, Pipeline, Pooling, Splade, Step
+from .sentence_pipeline import (
+    Dense,
+    LayerNorm,
+    Normalize,
+    Pipeline,
+    Pooling,
+    Splade,
+    Step,
+    module_weights,
+)
 
 # What sentence-transformers puts in the place of padding before a maximum.
 _LOW = -1e9
@@ -77,10 +84,7 @@ class _Dense(torch.nn.Module):
         super().__init__()
         self.linear = torch.nn.Linear(step.inputs, step.outputs, bias=step.bias, device="meta")
         self.activation: torch.nn.Module = getattr(torch.nn, step.activation)()
-        shapes: dict[str, tuple[int, ...]] = {"linear.weight": (step.outputs, step.inputs)}
-        if step.bias:
-            shapes["linear.bias"] = (step.outputs,)
-        _fill(self, CheckpointArrays.of_files(step.weights), shapes)
+        _fill(self, step)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return self.activation(self.linear(x))
@@ -90,10 +94,7 @@ class _LayerNorm(torch.nn.Module):
     def __init__(self, step: LayerNorm) -> None:
         super().__init__()
         self.norm = torch.nn.LayerNorm(step.channels, device="meta")
-        shapes: dict[str, tuple[int, ...]] = {
-            f"norm.{name}": (step.channels,) for name in ("weight", "bias")
-        }
-        _fill(self, CheckpointArrays.of_files(step.weights), shapes)
+        _fill(self, step)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return self.norm(x)
@@ -104,24 +105,14 @@ class _Normalize(torch.nn.Module):
         return torch.nn.functional.normalize(x, p=2.0, dim=-1)
 
 
-def _fill(
-    module: torch.nn.Module, arrays: CheckpointArrays, shapes: dict[str, tuple[int, ...]]
-) -> None:
-    """Give a module the arrays of a checkpoint, all of those that it has and no others.
+def _fill(module: torch.nn.Module, step: Dense | LayerNorm) -> None:
+    """Give a module its arrays.
 
     Until then it has no memory: its config.json may claim more than the file holds.
     """
-    unknown = sorted(set(arrays.names) - set(shapes))
-    if unknown:
-        raise ModelSourceError(
-            f"{unknown[0]} belongs to no layer of the module",
-            where=arrays.where,
-            why=f"its config.json asks for {', '.join(shapes)}",
-            todo="check that config.json belongs to these weights",
-        )
     state = {
         name: torch.tensor(array, dtype=torch.float32)
-        for name, array in arrays.require(shapes).items()
+        for name, array in module_weights(step).items()
     }
     module.load_state_dict(state, assign=True)
 

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..common.strict_json import JsonDict, JsonObject
 from .errors import ModelSourceError
 from .folder_files import inside, read_json, weight_files
+from .ibert_checkpoint.weights import CheckpointArrays
 
 _POOLING_KEYS = {
     "cls": "_token",
@@ -64,6 +68,10 @@ _HARMLESS = {
 """Those that change how a transformer is computed, and not what."""
 
 
+TOKEN_EMBEDDINGS = ("token_embeddings", "hidden_state")
+"""Name and kind of the output of a pipeline that does not pool."""
+
+
 @dataclass(frozen=True)
 class Pooling:
     """One vector per text, or several joined.
@@ -99,6 +107,12 @@ class Dense:
     bias: bool
     activation: str
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of its weights by name."""
+        bias = {"linear.bias": (self.outputs,)} if self.bias else {}
+        return {"linear.weight": (self.outputs, self.inputs), **bias}
+
 
 @dataclass(frozen=True)
 class LayerNorm:
@@ -114,6 +128,11 @@ class LayerNorm:
 
     weights: tuple[Path, ...]
     channels: int
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of its weights by name."""
+        return {f"norm.{name}": (self.channels,) for name in ("weight", "bias")}
 
 
 @dataclass(frozen=True)
@@ -159,6 +178,26 @@ class Pipeline:
     def pooling(self) -> Pooling | None:
         """Its pooling; None if it has none."""
         return next((step for step in self.steps if isinstance(step, Pooling)), None)
+
+
+def module_weights(step: Dense | LayerNorm) -> dict[str, NDArray[np.float32]]:
+    """Read the arrays of a module, all of those that it has and no others.
+
+    Raises
+    ------
+    ModelSourceError
+        If they are not those that its configuration asks for.
+    """
+    arrays, shapes = CheckpointArrays.of_files(step.weights), step.shapes
+    unknown = sorted(set(arrays.names) - set(shapes))
+    if unknown:
+        raise ModelSourceError(
+            f"{unknown[0]} belongs to no layer of the module",
+            where=arrays.where,
+            why=f"its config.json asks for {', '.join(shapes)}",
+            todo="check that config.json belongs to these weights",
+        )
+    return arrays.require(shapes)
 
 
 def transformer_place(folder: Path, modules: Any) -> Path:

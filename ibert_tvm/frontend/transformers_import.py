@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +21,7 @@ from .canonicalise import Canonical, Revisit
 from .errors import ModelSourceError, UnsupportedModelError, more_than_encoder
 from .finish import described, finish
 from .heads import FeatureModelWithHead, ImageModelWithHead, ModelWithHead
-from .hf_folder import TESTED_ARCHITECTURES, HfFolder, padding_id
+from .hf_folder import LAYER, TESTED_ARCHITECTURES, HfFolder, check_all_layers, padding_id
 from .model import CanonicalModel
 from .post_processing import check_scores, read_post_processing
 from .sentence_head import SentenceHead, pooling_head
@@ -41,9 +39,6 @@ _LEFT_OUT = (
     "FOR_MASKED_IMAGE_MODELING_",
 )
 """Of transformers' tables of classes, those whose folders are imported as encoders."""
-
-_LAYER = re.compile(r".*?\.\d+\.")
-"""Of a weight's name, up to the number of its layer."""
 
 
 @contextlib.contextmanager
@@ -221,34 +216,16 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
             todo=f"check config.json and the head ({head}); tested architectures: "
             f"{', '.join(TESTED_ARCHITECTURES)}",
         ) from error
-    _check_all_layers(model, loading["unexpected_keys"], folder.model)
-    return model.eval(), frozenset(loading["missing_keys"])
-
-
-def _check_all_layers(model: Any, unexpected: Iterable[str], folder: Path) -> None:
-    """Refuse a checkpoint with more layers than its configuration builds, or one that builds none.
-
-    Other weights that the model has no use for are those of heads that were not asked for.
-    """
     prefix = f"{model.base_model_prefix}."
-    parts = {name for name, _ in getattr(model, model.base_model_prefix, model).named_children()}
-    built = {_LAYER.match(name.removeprefix(prefix)) for name in model.state_dict()}
-    layers = {found[0] for found in built if found}
-    left = [
-        name
-        for name in sorted(unexpected)
-        if (found := _LAYER.match(name.removeprefix(prefix)))
-        and found[0] not in layers
-        and found[0].partition(".")[0] in parts
-    ]
-    if left:
-        raise ModelSourceError(
-            "the checkpoint has more layers than config.json says",
-            where=str(folder),
-            why=f"{len(left)} weights would be left out, {left[0]} for one",
-            todo="set the number of layers in config.json to that of the checkpoint, or save the "
-            "shorter model without the other layers",
-        )
+    base = getattr(model, model.base_model_prefix, model)
+    built = {LAYER.match(name.removeprefix(prefix)) for name in model.state_dict()}
+    check_all_layers(
+        (name.removeprefix(prefix) for name in loading["unexpected_keys"]),
+        {found[0] for found in built if found},
+        [name for name, _ in base.named_children()],
+        folder.model,
+    )
+    return model.eval(), frozenset(loading["missing_keys"])
 
 
 def wrap(model: Any, head: str | None, after: SentenceHead | None = None) -> ModelWithHead:

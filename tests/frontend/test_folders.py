@@ -16,7 +16,7 @@ import transformers
 from ibert_tvm.frontend import MissingExtraError, ModelSourceError, UnsupportedModelError, load
 from ibert_tvm.frontend.hf_folder import HfFolder, head_of_class
 from tests.frontend.architectures import make
-from tests.frontend.imports import run, verified
+from tests.frontend.imports import run
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def broken(bert, tmp_path) -> Path:
 
 
 def test_a_folder_is_imported_with_its_facts(bert):
-    loaded = verified(bert)
+    loaded = load(bert)
     info = loaded.info
     assert (info.architecture, info.head) == ("bert", "none")
     assert info.source == str(bert)
@@ -147,7 +147,8 @@ def test_weights_that_a_head_lacks_are_not_invented(bert, messages):
         load(bert, head="sequence_classification")
 
 
-def test_missing_packages_are_named(bert, monkeypatch, messages):
+def test_missing_packages_are_named_with_what_needs_them(broken, monkeypatch, messages):
+    configured(broken, rope_theta=10000.0)
     import importlib.util
 
     real = importlib.util.find_spec
@@ -155,7 +156,7 @@ def test_missing_packages_are_named(bert, monkeypatch, messages):
         importlib.util, "find_spec", lambda name: None if name == "transformers" else real(name)
     )
     with messages.raises(MissingExtraError):
-        load(bert)
+        load(broken)
 
 
 @pytest.mark.slow

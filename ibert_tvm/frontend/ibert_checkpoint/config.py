@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...common.strict_json import JsonDict, JsonObject
+from ..encoder_builder import EncoderConfig
 from ..errors import ModelSourceError, UnsupportedModelError
 
 FORCE_DEQUANT = ("none", "gelu", "softmax", "layernorm", "nonlinear")
@@ -22,42 +23,20 @@ _SIZES = {
 }
 
 
-@dataclass(frozen=True)
-class IbertConfig:
+@dataclass(frozen=True, kw_only=True)
+class IbertConfig(EncoderConfig):
     """What ``config.json`` of an `ibert` checkpoint says; absent fields have transformers' values.
 
     Attributes
     ----------
-    vocab_size, hidden_size, num_hidden_layers, num_attention_heads, intermediate_size
-        Sizes.
-    max_position_embeddings, type_vocab_size
-        Rows of the tables of positions and of token types.
-    pad_token_id
-        Padding; positions are counted from it.
-    layer_norm_eps
-        Of the float model; the released integer arithmetic has none.
     quant_mode
         Whether the checkpoint was trained with quantisation.
     force_dequant
         One of `FORCE_DEQUANT`.
     """
 
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    max_position_embeddings: int
-    type_vocab_size: int
-    pad_token_id: int
-    layer_norm_eps: float
     quant_mode: bool
     force_dequant: str
-
-    @property
-    def head_size(self) -> int:
-        """Channels of an attention head."""
-        return self.hidden_size // self.num_attention_heads
 
     @property
     def max_sequence_length(self) -> int:

@@ -16,7 +16,7 @@ from ..hf_folder import HfFolder
 from ..post_processing import check_scores, class_names
 from ..report import Folding, ImportReport
 from ..verify import Source
-from .canonical import build_canonical, head_shapes, shapes
+from .canonical import build_canonical
 from .config import IbertConfig
 from .quantization import IbertQuantization, layer_norms, range_shapes, ranges_of
 from .weights import CheckpointArrays
@@ -216,7 +216,8 @@ def _assemble(
     from ..finish import finish
 
     labels = _labels(arrays, head)
-    weights = arrays.require({**shapes(config), **head_shapes(config, head, labels)})
+    steps = HEADS[head].checkpoint or ()
+    weights = arrays.require({**config.shapes(), **config.head_shapes(steps, labels)})
     layers = config.num_hidden_layers
     buffers = _buffers(arrays, config)
     canonical = build_canonical(config, weights, head, pooling)

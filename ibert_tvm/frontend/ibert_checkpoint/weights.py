@@ -20,6 +20,7 @@ from ...common.types import Array
 from ..errors import ModelSourceError
 
 _PREFIX = "ibert."
+_OLD_NAMES = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 _KINDS = "float32, float64, float16 or bfloat16"
 
 
@@ -82,7 +83,10 @@ class CheckpointArrays:
         return result
 
     def _add(self, key: str, read: Callable[[], Array]) -> None:
-        self._readers[key.removeprefix(_PREFIX)] = read
+        name = key.removeprefix(_PREFIX)
+        for old, new in _OLD_NAMES:  # as transformers reads them
+            name = name.replace(old, new)
+        self._readers[name] = read
 
     def _add_state(self, state: Mapping[str, Any]) -> None:
         for key, tensor in state.items():

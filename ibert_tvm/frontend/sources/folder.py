@@ -30,8 +30,8 @@ def _load(
     return importer(folder, request.head, request.verify)
 
 
-def _load_transformers(path: Path, request: Request) -> CanonicalModel:
-    from ..transformers_import import import_folder
+def _load_folder(path: Path, request: Request) -> CanonicalModel:
+    from ..encoder_folder import import_folder
 
     return _load(path, request, import_folder)
 
@@ -65,8 +65,7 @@ register_source(
         "folder",
         "a Hugging Face folder",
         recognises=is_model_folder,
-        load=_load_transformers,
-        packages=("torch", "transformers"),
+        load=_load_folder,
         files=_files,
     )
 )
