@@ -19,7 +19,7 @@ from ibert_tvm.relay_passes.canonical import check_canonical
 from ..model.heads import Layer
 from .canonicalise import Canonical
 from .canonicalise.builder import Builder, Read, layer_of
-from .canonicalise.inputs import TOKEN_IDS, Ids
+from .canonicalise.inputs import TOKEN_IDS, Ids, Probes
 from .canonicalise.values import Emitted
 from .report import SourceOp
 from .sentence_pipeline import Dense, LayerNorm, Normalize, Pooling, Step
@@ -208,8 +208,8 @@ class EncoderBuilder:
         self, config: EncoderConfig, weights: Mapping[str, NDArray[np.float32]], prefix: str = ""
     ) -> None:
         self.config, self.weights, self.prefix = config, dict(weights), prefix
-        inputs = [TOKEN_IDS, MASK] + ["token_type_ids"] * (config.type_vocab_size > 1)
-        self.c = Builder(inputs, 2, 3)  # shapes that nothing is probed at
+        types = ("token_type_ids",) if config.type_vocab_size > 1 else ()
+        self.c = Builder(Probes((TOKEN_IDS, MASK, *types), 2, 3))  # nothing is probed
         self.mask = self.c.attention_mask(MASK)
 
     def run(self, head: Iterable[Layer], after: Sequence[Step] = ()) -> Canonical:
