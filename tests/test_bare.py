@@ -61,6 +61,7 @@ def test_commands_run_without_them_and_without_ci(
     assert bare.run_with((bare.kind_of(tool),), [sys.executable, "-c", code]) == 1
 
 
+@pytest.mark.slow
 def test_files_that_ask_are_noted(tmp_path: Path) -> None:
     texts = {"looking": _LOOKING, "starting": _STARTING, "other": "def test(): pass"}
     for name, text in texts.items():

@@ -23,10 +23,12 @@ VOCABULARY = 1000
 
 
 @quantised_once
-def small_bert() -> QuantizedModel:
-    """Two layers, 128 wide, like BERT-Tiny but for its vocabulary; random weights."""
-    sizes = {"vocab_size": VOCABULARY, "hidden_size": 128, "intermediate_size": 512}
-    model = random_bert(11, 0.15, model={"add_pooling_layer": False}, **sizes)
+def small_bert(layers: int = 2) -> QuantizedModel:
+    """128 wide, like BERT-Tiny but for its vocabulary; random weights."""
+    sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": layers}
+    model = random_bert(
+        11, 0.15, model={"add_pooling_layer": False}, vocab_size=VOCABULARY, **sizes
+    )
     canonical = ibert.load(model, head="sentence_embedding", verify=False)
     names = list(canonical.info.inputs)
     batches = [inputs_for(names, 24, seed, VOCABULARY) for seed in range(2)]

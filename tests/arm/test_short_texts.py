@@ -9,7 +9,6 @@ import pytest
 import ibert_tvm as ibert
 from benchmarks.arm.counting import Counting
 from ibert_tvm.targets import get_target
-from tests.examples import examples
 
 from .packages import (
     VOCABULARY,
@@ -25,7 +24,8 @@ LENGTH = 32
 TARGETS = ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55", "rv32imc"]
 
 
-@pytest.mark.parametrize("name", examples(TARGETS, "cortex-m4"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
 def test_a_short_text_takes_the_instructions_of_its_tokens(name: str, tmp_path: Path) -> None:
     board(name)
     model = small_bert()

@@ -268,6 +268,7 @@ def test_fewer_words_through_every_command(
     assert ibert("eval", output, "--against", source, "--text", corpus, "--why").code == 0
 
 
+@pytest.mark.slow
 def test_inspect_library(ibert: Callable[..., Outcome], compiled: Path) -> None:
     document = ibert("inspect", compiled, "--json").document
     shapes = [(f["batch"], f["seq_len"]) for f in document["functions"]]

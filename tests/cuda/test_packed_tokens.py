@@ -93,6 +93,7 @@ def test_stages_are_left_to_other_rules() -> None:
     assert refusal(SerialRule(), add, target) == expected
 
 
+@pytest.mark.slow
 def test_rows_without_a_token_are_not_written() -> None:
     """What a kernel leaves alone costs nothing: its result keeps what was there."""
     target, tokens = get_target("t4"), [0, 3, 3, 40]

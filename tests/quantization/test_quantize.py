@@ -27,7 +27,7 @@ def preset(request) -> str:
 
 
 # Heads of a sequence and per token; of DistilBERT, every layer is in one of these.
-@pytest.fixture(scope="module", params=examples(ARCHITECTURES, "bert", "roberta", "electra"))
+@pytest.fixture(scope="module", params=examples(ARCHITECTURES, "bert", "electra"))
 def quantized(request, preset):
     model = random_model(request.param)
     calls: list[tuple[int, int]] = []

@@ -89,8 +89,6 @@ UNUSUAL: dict[str, list[tuple[Callable[[str, Array], bool], Change]]] = {
 }
 IN_DEFAULT_SET = [
     ("bert", "tiny queries and keys", "accurate"),
-    ("bert", "huge inner layers", "paper"),
-    ("roberta", "constant weights", "accurate"),
     ("roberta", "huge heads", "paper"),
     ("roberta", "biases above products", "accurate"),
 ]

@@ -81,7 +81,7 @@ class Board:
             np.testing.assert_array_equal(got.reshape(expected.shape), expected, err_msg=which)
 
 
-@pytest.fixture(scope="module", params=examples(VECTOR_BOARDS, "rpi4", "aarch64-i8mm"))
+@pytest.fixture(scope="module", params=examples(VECTOR_BOARDS, "aarch64-i8mm"))
 def intrinsics(request: pytest.FixtureRequest) -> Board:
     return Board(request.param)
 

@@ -213,9 +213,8 @@ def digest_and_vectors(library: Path) -> tuple[str, np.ndarray]:
         return encoder.library.metadata.digest, encoder.encode(texts_of(6, 12))
 
 
-@pytest.mark.parametrize(
-    "workers", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_reload_under_load_loses_nothing(library: Path, tmp_path: Path, workers: int) -> None:
     other = other_library(tmp_path)
     found = [digest_and_vectors(path) for path in (library, other)]

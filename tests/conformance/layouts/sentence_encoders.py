@@ -398,7 +398,7 @@ AGREEING: dict[str, Any] = {
     "half precision": _folder(MEAN, dtype="float16"),
 }
 for name, folder in AGREEING.items():
-    default = name in ("all-MiniLM-L6-v2", "distiluse-base-multilingual-cased")
+    default = name == "all-MiniLM-L6-v2"
     LAYOUTS.register(Layout(name, folder, like_sentence_transformers, default=default))
 
 PLAIN = {
