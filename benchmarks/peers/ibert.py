@@ -13,7 +13,7 @@ from benchmarks.models import Cell, ModelSpec, calibration_texts
 
 from .base import Peer, Run
 
-__all__ = ["IbertBuckets", "IbertPeer", "IbertVnni"]
+__all__ = ["IbertBuckets", "IbertPeer", "IbertPlain", "IbertVnni"]
 
 # What a quantised model depends on, and what its compilation depends on besides.
 QUANTISING = (
@@ -62,6 +62,7 @@ class IbertPeer(Peer):
     title = "ibert_tvm, integer-only, preset accurate, target host"
     precision = "int8"
     target = "host"
+    runtime = "tvm"
     packages = (
         ("tvm", "apache-tvm"),
         ("tvm_ffi", "apache-tvm-ffi"),
@@ -109,7 +110,9 @@ class IbertPeer(Peer):
         from ibert_tvm.model.artefact import QuantizedModel
 
         quantised = QuantizedModel.load(self.quantised(spec, cache))
-        library = ibert_tvm.compile(quantised, target=self.target, shapes=self.shapes(cell))
+        library = ibert_tvm.compile(
+            quantised, target=self.target, shapes=self.shapes(cell), runtime=self.runtime
+        )
         library.export(folder / "model.so")
 
     def shapes(self, cell: Cell) -> list[tuple[int, int]]:
@@ -135,6 +138,14 @@ class IbertVnni(IbertPeer):
     name = "ibert-vnni"
     title = "ibert_tvm, target x86-avx512-vnni"
     target = "x86-avx512-vnni"
+
+
+class IbertPlain(IbertPeer):
+    """Plain C functions, which need no runtime."""
+
+    name = "ibert-plain"
+    title = "ibert_tvm, --runtime none"
+    runtime = "none"
 
 
 class IbertBuckets(IbertPeer):
