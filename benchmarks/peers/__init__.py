@@ -32,7 +32,8 @@ PEERS: dict[str, Peer] = {
 
 # Measured where they are named.
 OTHERS: dict[str, Peer] = {
-    peer.name: peer for peer in (IbertBuckets(), IbertPlain(), IbertVnni(), OnnxRuntimeInt8AsExported())
+    peer.name: peer
+    for peer in (IbertBuckets(), IbertPlain(), IbertVnni(), OnnxRuntimeInt8AsExported())
 }
 
 

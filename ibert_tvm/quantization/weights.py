@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import get_blas_funcs, lapack
 
 from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
 from ..model.trained_scales import FINE_LEVELS, LEVELS, nearest, nearest_fine
+from .routines import inverse_of_upper, second_moments
 
 _CLIPPINGS = (1.0, 0.97, 0.94, 0.91, 0.88, 0.85)
 # A row whose weights vanish beside those of the others gets fewer levels instead of a scale so
@@ -90,7 +90,7 @@ def compensated_rounding(
     """
     inner = weight.shape[1]
     # Its upper half, which is all that is read: NumPy takes as long again to copy the other.
-    hessian = get_blas_funcs("syrk", (inputs,))(1.0, inputs.T).astype(np.float64, copy=False)
+    hessian = second_moments(inputs).astype(np.float64, copy=False)
     mean = float(np.trace(hessian)) / inner
     if mean == 0.0:
         return nearest(weight, scale)
@@ -152,8 +152,7 @@ def _factor_of_inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     lower = np.linalg.cholesky(matrix[::-1, ::-1])
     # Fortran's order is that of the transpose: its upper inverse is that of the lower factor.
-    inverse, _ = lapack.dtrtri(lower.T, overwrite_c=1)
-    return np.asarray(inverse.T[::-1, ::-1])
+    return np.asarray(inverse_of_upper(np.asarray(lower.T, np.float64)).T[::-1, ::-1])
 
 
 def quantize_embedding(
