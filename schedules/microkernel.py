@@ -25,6 +25,7 @@ from .loops import extent, inline_elementwise, largest_divisor, output_blocks
 from .nodes import Block, Loop
 from .products import MatrixProduct
 from .row_guard import mark_inner_row_loop, mark_row_loop
+from .widening import widen_panel
 
 # Entries of each row that one iteration of a copy moves.
 COPIED_ENTRIES = 4
@@ -185,12 +186,15 @@ def schedule_linear(
             mark_inner_row_loop(sch, row_tiles, true_rows, tile)
     if product.rhs is not None:
         copy = sch.get_sblock(product.rhs.name)
-        sch.compute_at(copy, column_tiles, preserve_unit_loops=True)
-        *_, chunk, lane, _inner = sch.get_loops(copy)
-        length = extent(sch, chunk) * dot.depth
-        # A loop of one iteration is none, to tensorisation.
-        first = chunk if length > dot.depth else lane
-        sch.tensorize(first, register(widening_sources(dot.lanes, length)))
+        if product.is_widened:
+            widen_panel(sch, copy, column_tiles, dot)
+        else:
+            sch.compute_at(copy, column_tiles, preserve_unit_loops=True)
+            *_, chunk, lane, _inner = sch.get_loops(copy)
+            length = extent(sch, chunk) * dot.depth
+            # A loop of one iteration is none, to tensorisation.
+            first = chunk if length > dot.depth else lane
+            sch.tensorize(first, register(widening_sources(dot.lanes, length)))
     over_tiles, _blocks = call_microkernel(sch, sch.get_sblock(product.name), dot, tile)
     if several:
         for loop in over_tiles:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tvm import ir, tirx
 
-from .stages import NotElementwise, StageDefinition, StageGraph
+from .stages import NotElementwise, StageDefinition, StageGraph, loads_of
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,11 @@ class MatrixProduct:
     stage: StageDefinition
     lhs: StageDefinition | None
     rhs: StageDefinition | None
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether the kernel widens half bytes to B, with scales: two loads."""
+        return self.rhs is not None and len(loads_of(self.rhs.value)) > 1
 
     @property
     def name(self) -> str:

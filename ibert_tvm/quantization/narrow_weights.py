@@ -116,9 +116,9 @@ def with_narrow_weights(model: QuantizedModel, batches: Sequence[Batch]) -> Quan
 
 
 def _noted(model: QuantizedModel) -> QuantizedModel:
-    """The model, which says how many matrices have 4 bits, and where."""
+    """The model, which says how many matrices have 4 bits."""
     count = sum(isinstance(step.operator, NibbleLinear) for step in model.program.steps)
-    note = f"{count} matrices of weights have 4 bits in this folder, and 8 in compiled code"
+    note = f"{count} matrices of weights have 4 bits"
     return replace(
         model,
         info=replace(model.info, notes=(*model.info.notes, note)),

@@ -148,7 +148,7 @@ class _Data:
         self.task = task
         self.fused = task.lowered.fused
         self.function: relax.Function = self.fused.module[task.name]
-        self.packed = {var.name for var in packed_operands(self.function)}
+        self.packed = {var.name: how for var, how in packed_operands(self.function).items()}
         self.random = np.random.default_rng(0)
         self.masks, self.starts = self._special()
 
@@ -160,7 +160,7 @@ class _Data:
         arrays = {var.name: self._array(var) for var in self.function.params}
         results = evaluate(self.fused.module, {}, arrays, self.task.name)
         inputs = [
-            self.task.layout.pack(arrays[var.name])
+            self.task.layout.pack(arrays[var.name], self.packed[var.name])
             if var.name in self.packed
             else arrays[var.name].reshape(storage_shape(arrays[var.name].shape))
             for var in self.function.params

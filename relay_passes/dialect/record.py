@@ -129,7 +129,8 @@ class Operand:
     is_mask
         Whether it is 0 at padding.
     packed
-        Whether kernels read it in the order of the target's dot-product instruction: a weight.
+        How kernels read it in the order of the target's dot-product instruction: "entries" of a
+        weight, or "columns" of what is by row of a weight; empty where they read it as it is.
     is_input
         Whether it must be an input of the model itself.
     section
@@ -149,7 +150,7 @@ class Operand:
     optional: bool = False
     by_token: bool = False
     is_mask: bool = False
-    packed: bool = False
+    packed: str = ""
     is_input: bool = False
     section: str = ""
     counted: int | None = None

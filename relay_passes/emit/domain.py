@@ -15,24 +15,26 @@ from tvm import te, tirx
 from ..errors import LoweringError
 from ..integer.domain import Entry, EntryAt, Shape, Windowed
 from ..integer.intervals import accumulator_bounds, check_sum, sum_bounds
-from ..spec import short_layer_norm
+from ..spec import nibbles, short_layer_norm
 from ..spec.values import INT32, Condition, Ranged, Value, ranged
 from .attention import KernelBlocks, KernelHeads
 from .stage import Expr, Stage, expression
 
 _GROUP = 8
+WIDENED = "widened"
+"""Name of the stage that widens half bytes."""
 
 
 @dataclass(frozen=True)
 class PackedWeight:
-    """A weight that a kernel reads in the order of the dot-product instruction.
+    """A weight, or scales of one, that kernels have in the order of the dot-product instruction.
 
     Attributes
     ----------
     array
-        [N, K] int8, as the program has it.
+        [N, K], as the program has it.
     tensor
-        Placeholder of the packed form.
+        The packed form: a placeholder, or of half bytes what the kernel widens them to.
     first
         Row of the packed form that row 0 of the array is; a whole number of the layout's lanes.
     """
@@ -44,6 +46,11 @@ class PackedWeight:
     def run(self, first: int, rows: int) -> PackedWeight:
         """Some of the rows, in the same place."""
         return replace(self, array=self.array[first : first + rows], first=self.first + first)
+
+    @property
+    def is_widened(self) -> bool:
+        """Whether the kernel widens half bytes to it."""
+        return bool(self.tensor.op.input_tensors)
 
 
 class KernelDomain(KernelBlocks):
@@ -147,10 +154,10 @@ class KernelDomain(KernelBlocks):
         rows, columns = x.shape[0], weight.array.shape[0]
         name = f"accumulator_{weight.first}" if weight.first else "accumulator"
         # Of several runs of a weight, all multiply the same.
-        lhs = self._activations = self._activations or self._lhs(x)
+        lhs = self._activations = self._activations or self._lhs(x, weight)
         self.note_operands(name, lhs.low, int(weight.array.min(initial=0)))
         padded_rows, padded_depth = lhs.shape
-        packed = self._widened(weight.tensor)
+        packed = self._widened(weight)
         lanes, step = layout.lanes, layout.depth
         first = weight.first // lanes
         k = te.reduce_axis((0, padded_depth), name="k")
@@ -169,21 +176,41 @@ class KernelDomain(KernelBlocks):
         return self.define("biased", (rows, columns), lambda m, n: accumulator[m, n] + bias[n])
 
     def widened(self, weight: Stage, scales: Stage, channels: int) -> Stage:
-        """Refuse weights in half bytes."""
-        raise LoweringError(
-            what="a weight is in half bytes, kernels multiply bytes",
-            where=self.layer,
-            why="the pass widen_weights did not run before emission",
-            todo="use ibert_tvm.relay_passes.passes.pipeline, which orders the passes",
-        )
+        """Define the packed weight that packed half bytes stand for, in the instruction's type.
 
-    def _lhs(self, x: Stage) -> Stage:
+        A column's block of the depth has lower halves in one half of each group, upper ones in the
+        other, so that a vector of bytes gives two of weights.
+        """
+        assert isinstance(weight, PackedWeight) and isinstance(scales, PackedWeight)
+        array = nibbles.unpack(weight.array, scales.array, channels)
+        halves, of_groups = (self.stage(one.tensor, 0, 255) for one in (weight, scales))
+        blocks, chunks, lanes, step = halves.shape
+        half = nibbles.HALF // step
+
+        def entry(block: Expr, chunk: Expr, lane: Expr, inner: Expr) -> Expr:
+            group, within = chunk // (2 * half), chunk % (2 * half)
+            # Not traced with bindings, which no tensor intrinsic matches: nothing is used twice.
+            value = nibbles.entry_of(
+                halves[block, group * half + within % half, lane, inner],
+                self.number(within // half, 0, 1),
+                of_groups[block, group // 2, lane, 0],
+                self.number(group % 2, 0, 1),
+            )
+            return expression(value, self.layout.rhs_dtype)
+
+        name = f"{WIDENED}_{weight.first}" if weight.first else WIDENED
+        tensor = te.compute((blocks, 2 * chunks, lanes, step), entry, name=name)
+        return PackedWeight(array, tensor, weight.first)
+
+    def _lhs(self, x: Stage, weight: PackedWeight) -> Stage:
         """Bring activations to what the instruction wants, by a copy only where needed.
 
         Parameters
         ----------
         x
             [M, K] int8 or uint8.
+        weight
+            What it is multiplied with.
 
         Returns
         -------
@@ -194,10 +221,10 @@ class KernelDomain(KernelBlocks):
         rows, depth = x.shape
         tile, padded_rows = layout.row_tile(rows)
         self.attributes["ibert.row_tile"] = tile
-        padded_depth = layout.padded_depth(depth)
+        padded_depth = int(weight.tensor.shape[1]) * layout.depth
         whole = (rows, depth) == (padded_rows, padded_depth)
-        if layout.widens_weights:
-            block = layout.row_block(padded_rows, padded_depth)
+        if layout.widens_weights or (weight.is_widened and layout.has_microkernel):
+            block = layout.row_block(padded_rows, padded_depth, tile)
             self.attributes["ibert.row_block"] = block
             padded_rows = -(-padded_rows // block) * block
         if x.dtype != layout.lhs_dtype and not layout.widens_lhs:
@@ -209,7 +236,7 @@ class KernelDomain(KernelBlocks):
             )
         # An instruction that takes several rows at once, and a microkernel, read them from a copy
         # that interleaves them.
-        interleaves = layout.row_step > 1 or (layout.scalar and layout.widens_lhs)
+        interleaves = layout.row_step > 1 or layout.has_microkernel
         if x.dtype == layout.lhs_dtype and whole and not interleaves:
             return x
         self.attributes["ibert.lhs_copied"] = True
@@ -226,11 +253,11 @@ class KernelDomain(KernelBlocks):
         copied = te.compute((padded_rows, padded_depth), copy, name="lhs")
         return self.stage(copied, min(x.low, 0), max(x.high, 0))
 
-    def _widened(self, packed: te.Tensor) -> te.Tensor:
+    def _widened(self, weight: PackedWeight) -> te.Tensor:
         """Packed weight in the type that the instruction takes, by a copy only where needed."""
-        if not self.layout.widens_weights:
+        packed, dtype = weight.tensor, self.layout.rhs_dtype
+        if str(packed.dtype) == dtype:
             return packed
-        dtype = self.layout.rhs_dtype
         return te.compute(packed.shape, lambda *index: packed(*index).astype(dtype), name="rhs")
 
     def distance_products(self, x: Stage, table: Stage, heads: int) -> Stage:

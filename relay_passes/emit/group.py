@@ -96,7 +96,9 @@ class GroupEmitter:
         if split > 1:
             domain.attributes["ibert.rows_per_token"] = split
         stages: dict[relax.Var, Any] = {
-            var: self._packed(var) if var in weights else self._argument(domain, var, split)
+            var: self._packed(var, weights[var])
+            if var in weights
+            else self._argument(domain, var, split)
             for var in function.params
         }
         products = _products_read_by_runs(function)
@@ -150,10 +152,10 @@ class GroupEmitter:
         func = from_source(operator.script(types))
         return func.with_attr("ibert.serial", list(operator.numbers))
 
-    def _packed(self, var: relax.Var) -> PackedWeight:
+    def _packed(self, var: relax.Var, packed: str) -> PackedWeight:
         array = self.parameters[var.name]
-        shape = self.layout.packed_shape(*array.shape)
-        return PackedWeight(array, te.placeholder(shape, "int8", name="weight"))
+        shape = self.layout.packed_shape(*array.shape, packed)
+        return PackedWeight(array, te.placeholder(shape, str(array.dtype), name="weight"))
 
     def _argument(self, domain: KernelDomain, var: relax.Var, split: int) -> Stage:
         shape = static_shape(var.ty)
@@ -182,7 +184,9 @@ def _run_of_product(
     """A run of the columns of a product: the product with these rows of its weight."""
     operands = {name: stages[var] for name, var in operands_of(product).items()}
     first, count = view.run_of(operands["weight"].array.shape[0])
-    operands["weight"] = operands["weight"].run(first, count)
+    for name, operand in operands.items():
+        if isinstance(operand, PackedWeight):
+            operands[name] = operand.run(first, count)
     bias = operands["bias"]
     operands["bias"] = domain.define("bias", (count,), lambda n: bias[n + first])
     return cast(Stage, operator_of(product).body(domain, **operands))
@@ -223,14 +227,17 @@ def _merge_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return schedule.mod["main"]
 
 
-def packed_operands(function: relax.Function) -> set[relax.Var]:
-    """Parameters that a fused function reads in the order of the dot-product instruction."""
-    found = set()
+def packed_operands(function: relax.Function) -> dict[relax.Var, str]:
+    """Parameters that a fused function reads in the order of the dot-product instruction, and how.
+
+    How says the operand's record: `ibert_tvm.relay_passes.dialect.record.Operand.packed`.
+    """
+    found = {}
     for binding in bindings(function):
         if is_integer_op(binding.value):
             operands = operands_of(binding.value)
             found |= {
-                operands[operand.name]
+                operands[operand.name]: operand.packed
                 for operand in operator_of(binding.value).OPERANDS
                 if operand.packed
             }

@@ -59,7 +59,6 @@ class DotOperands(Protocol):
 # themselves, and at least so many, since fewer would widen weights for too few products.
 ROW_BLOCK_BYTES = 16 * 1024
 SMALLEST_ROW_BLOCK = 8
-_WIDENED_BYTES = 2
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,13 @@ class KernelLayout:
 
     @property
     def widens_weights(self) -> bool:
-        """Whether kernels widen weights, once for a block of rows."""
+        """Whether kernels widen weights of 8 bits, once for a block of rows."""
         return self.rhs_dtype != "int8"
+
+    @property
+    def has_microkernel(self) -> bool:
+        """Whether a microkernel reads activations from a copy in the order of its own."""
+        return self.scalar and self.widens_lhs
 
     @staticmethod
     def of(
@@ -188,8 +192,8 @@ class KernelLayout:
         tile = min(candidates, key=lambda size: (-(-rows // size) * size, -size))
         return tile, -(-rows // tile) * tile
 
-    def row_block(self, rows: int, depth: int) -> int:
-        """Rows of a product for which its widened weights are used again: a power of two, or all.
+    def row_block(self, rows: int, depth: int, tile: int) -> int:
+        """Rows of a product for which its widened weights are used again: whole tiles, or all.
 
         The number of blocks does not change it, so that the memory of a kernel never shrinks as
         its rows grow.
@@ -198,23 +202,34 @@ class KernelLayout:
         ----------
         rows, depth
             Padded to whole tiles and blocks.
+        tile
+            Rows of a tile.
         """
-        fitting = max(SMALLEST_ROW_BLOCK, ROW_BLOCK_BYTES // (_WIDENED_BYTES * depth))
-        return min(rows, 1 << fitting.bit_length() - 1)
+        widened = np.dtype(self.lhs_dtype).itemsize
+        fitting = max(SMALLEST_ROW_BLOCK, ROW_BLOCK_BYTES // (widened * depth))
+        return min(rows, (1 << fitting.bit_length() - 1) // tile * tile)
 
-    def packed_shape(self, columns: int, depth: int) -> tuple[int, int, int, int]:
-        """Shape of a packed weight: [column blocks, depth blocks, lanes, depth]."""
-        return (
-            self.padded_columns(columns) // self.lanes,
-            self.padded_depth(depth) // self.depth,
-            self.lanes,
-            self.depth,
-        )
+    def packed_shape(
+        self, columns: int, depth: int, packed: str = "entries"
+    ) -> tuple[int, int, int, int]:
+        """Shape of a packed operand: [column blocks, depth blocks, lanes, depth].
 
-    def pack(self, weight: np.ndarray) -> np.ndarray:
-        """Pack an [N, K] weight, padding with zeros, so that a kernel reads it sequentially."""
+        Parameters
+        ----------
+        columns, depth
+            Its shape [N, K] in the program.
+        packed
+            As its record has it: "entries", or "columns", whose depth blocks have one entry.
+        """
+        step = self.depth if packed == "entries" else 1
+        return self.padded_columns(columns) // self.lanes, -(-depth // step), self.lanes, step
+
+    def pack(self, weight: np.ndarray, packed: str = "entries") -> np.ndarray:
+        """Pack an [N, K] operand, padding with zeros, so that a kernel reads it sequentially."""
         columns, depth = weight.shape
-        padded = np.zeros((self.padded_columns(columns), self.padded_depth(depth)), weight.dtype)
+        blocks, chunks, lanes, step = self.packed_shape(columns, depth, packed)
+        padded = np.zeros((blocks * lanes, chunks * step), weight.dtype)
         padded[:columns, :depth] = weight
-        blocks = padded.reshape(-1, self.lanes, padded.shape[1] // self.depth, self.depth)
-        return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3))
+        return np.ascontiguousarray(
+            padded.reshape(blocks, lanes, chunks, step).transpose(0, 2, 1, 3)
+        )

@@ -46,7 +46,9 @@ class EmitKernels:
         for name, function in relax_functions(program.module).items():
             emission.lower(name, function)
         parameters = {
-            name: self.layout.pack(array) if name in emission.packed else array
+            name: self.layout.pack(array, packed)
+            if (packed := emission.packed.get(name))
+            else array
             for name, array in program.parameters.items()
         }
         return IntegerProgram(emission.builder.get(), parameters)
@@ -92,8 +94,8 @@ class _Emission:
     def _stored(self, var: relax.Var) -> relax.Var:
         if var.name in self.packed:
             weight = self.program.parameters[var.name]
-            shape = self.emit.layout.packed_shape(*weight.shape)
-            return relax.Var(var.name, relax.TensorType(shape, "int8"))
+            shape = self.emit.layout.packed_shape(*weight.shape, self.packed[var.name])
+            return relax.Var(var.name, relax.TensorType(shape, str(weight.dtype)))
         return relax.Var(var.name, var.ty)
 
     def _enter(self, var: relax.Var) -> relax.Expr:
@@ -190,22 +192,22 @@ def _fields(kind: relax.Type) -> list[relax.TensorType]:
     return list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
 
 
-def _packed_names(program: IntegerProgram) -> set[str]:
-    """Parameters that linear layers read as their weights, and nothing else reads.
+def _packed_names(program: IntegerProgram) -> dict[str, str]:
+    """How parameters are packed that linear layers read as their weights, and nothing else reads.
 
     Raises
     ------
     LoweringError
         If something else reads one too: it would find it packed.
     """
-    packed: set[str] = set()
+    packed: dict[str, str] = {}
     plain: set[str] = set()
     for function in program.module.functions.values():
         if isinstance(function, relax.Function) and is_primitive(function):
             weights = packed_operands(function)
-            packed |= {var.name for var in weights}
+            packed |= {var.name: how for var, how in weights.items()}
             plain |= {var.name for var in function.params if var not in weights}
-    if shared := sorted(packed & plain):
+    if shared := sorted(packed.keys() & plain):
         raise LoweringError(
             what="a weight is read by a linear layer and by another operator",
             where=shared[0],

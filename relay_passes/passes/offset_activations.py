@@ -11,7 +11,8 @@ from .. import integer
 from ..dialect.calls import operands_of, with_attributes, with_operands
 from ..emit.layout import KernelLayout
 from ..errors import RangeError
-from ..integer.relax_ops import is_integer_op, traits_of
+from ..integer.operators.linear import Linear
+from ..integer.relax_ops import is_integer_op, operator_of, traits_of
 from .program import IntegerProgram, Rewriter, bindings, substitute, variables
 
 OFFSET = 128
@@ -101,15 +102,24 @@ class _Offsetter(Rewriter):
         return with_attributes(substitute(call, self.new), dtype=self.wanted, **moved)
 
     def _product(self, call: relax.Call, shifted: bool) -> relax.Call:
-        x, weight, bias = (operands_of(call)[name] for name in ("x", "weight", "bias"))
+        x, bias = (operands_of(call)[name] for name in ("x", "bias"))
         if str(x.ty.dtype) == self.wanted:
             return substitute(call, self.new)
-        sums = self.parameters[weight.name].astype(np.int64).sum(axis=1)
+        sums = self._matrix(call).astype(np.int64).sum(axis=1)
         layer = str(call.attrs["name"])
         compensated = self.program.parameters[bias.name].astype(np.int64) - self.delta * sums
         operand = substitute(x, self.new) if shifted else self._copy(x, layer)
         offset_bias = self._replace(bias, _narrow(compensated, layer), layer)
         return with_operands(call, x=operand, bias=offset_bias)
+
+    def _matrix(self, call: relax.Call) -> np.ndarray:
+        """The weight of a product, in 8 bits."""
+        operands, operator = operands_of(call), operator_of(call)
+        assert isinstance(operator, Linear)
+        channels = int(operands.pop("x").ty.shape.values[-1])
+        return operator.matrix(
+            {name: self.parameters[var.name] for name, var in operands.items()}, channels
+        )
 
     def _replace(self, bias: relax.Var, array: np.ndarray, layer: str) -> relax.Var:
         """Give `bias` another value, or the layer one of its own if others read `bias` too."""

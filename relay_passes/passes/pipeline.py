@@ -104,7 +104,7 @@ _ON_PROCESSORS = (TargetKind.PROCESSOR, *_SMALL_CODE)
 
 PHASES: tuple[Phase, ...] = (
     Phase("integer", lambda run: run.check),
-    Phase("widen_weights", lambda run: WidenWeights()),
+    Phase("widen_weights", lambda run: WidenWeights(), (TargetKind.GPU,)),
     Phase("repeat_rows", lambda run: RepeatRows()),
     Phase("split_operands", lambda run: SplitOperands(run.layout)),
     Phase("offset_activations", lambda run: OffsetActivations(run.layout)),

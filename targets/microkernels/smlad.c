@@ -112,6 +112,71 @@ NAKED void ibert_mk_sxtb16(UNUSED const int8_t *source, UNUSED int16_t *target,
         "bx lr\n\t");
 }
 
+/* Four words of half bytes give the lower halves at r2 and the upper ones at r1: a product with the
+ * scale of a column, r5 or r6, is of four bytes at once, and so is the subtraction of eight scales. */
+#define HALVES(shift, to)                                            \
+    "and r3, r4, r9" shift "\n\t"                                    \
+    "and r12, r4, r10" shift "\n\t"                                  \
+    "mul r3, r5, r3\n\t"                                             \
+    "mul r12, r6, r12\n\t"                                           \
+    "usub8 r3, r3, r7\n\t"                                           \
+    "usub8 r12, r12, r8\n\t"                                         \
+    "sxtb16 r11, r3, ror #8\n\t"                                     \
+    "sxtb16 r3, r3\n\t"                                              \
+    "sxtb16 lr, r12, ror #8\n\t"                                     \
+    "sxtb16 r12, r12\n\t"                                            \
+    "stmia " to "!, {r3, r11, r12, lr}\n\t"
+#define QUADS "ldmia r0!, {r9, r10}\n\t" HALVES("", "r2") HALVES(", lsr #4", "r1")
+#define EIGHT_TIMES(scale, to)                                       \
+    "add " scale ", " scale ", #1\n\t"                               \
+    "lsl " to ", " scale ", #3\n\t"                                  \
+    "orr " to ", " to ", " to ", lsl #8\n\t"                         \
+    "orr " to ", " to ", " to ", lsl #16\n\t"
+#define WIDEN_GROUP                                                  \
+    EIGHT_TIMES("r5", "r7") EIGHT_TIMES("r6", "r8")                  \
+    "mov r2, r1\n\t"                                                 \
+    "add r1, r1, #64\n\t"                                            \
+    QUADS QUADS QUADS QUADS                                          \
+    "ldr r5, [sp, #4]\n\t"                                           \
+    "subs r5, r5, #1\n\t"                                            \
+    "str r5, [sp, #4]\n\t"
+
+/* Widen half bytes of two columns (ibert_tvm/relay_passes/spec/nibbles.py), groups of 32 entries of
+ * each; two groups have their scales in one byte. At 0 on the stack lies the address of the scales,
+ * at 4 how many groups are left.
+ *   halves  uint8 [groups][4][2][4]    scales  uint8 [(groups + 1) / 2][2]
+ *   target  int16 [groups][2][4][2][h][e], as b above */
+NAKED void ibert_mk_nibbles(UNUSED const uint8_t *halves, UNUSED const uint8_t *scales,
+                            UNUSED int16_t *target, UNUSED int32_t groups)
+{
+    __asm__ volatile(
+        ".syntax unified\n\t"
+        "push {r1, r3, r4, r5, r6, r7, r8, r9, r10, r11, lr}\n\t"
+        "mov r4, #15\n\t"
+        "orr r4, r4, r4, lsl #8\n\t"
+        "orr r4, r4, r4, lsl #16\n\t"
+        "mov r1, r2\n"
+        "1:\n\t"
+        "ldr r7, [sp]\n\t"
+        "ldrb r5, [r7]\n\t"
+        "ldrb r6, [r7, #1]\n\t"
+        "and r5, r5, #15\n\t"
+        "and r6, r6, #15\n\t"
+        WIDEN_GROUP
+        "beq 2f\n\t"
+        "ldr r7, [sp]\n\t"
+        "ldrb r5, [r7], #1\n\t"
+        "ldrb r6, [r7], #1\n\t"
+        "str r7, [sp]\n\t"
+        "lsr r5, r5, #4\n\t"
+        "lsr r6, r6, #4\n\t"
+        WIDEN_GROUP
+        "bne 1b\n"
+        "2:\n\t"
+        "add sp, sp, #8\n\t"
+        "pop {r4-r11, pc}\n\t");
+}
+
 #else
 
 void ibert_mk_smlad_2x2(const int16_t *a, const int16_t *b, int32_t *c, int32_t depth)
@@ -137,6 +202,20 @@ void ibert_mk_sxtb16(const int8_t *source, int16_t *target, int32_t words)
             for (int32_t entry = 0; entry < 2; ++entry) {
                 target[word * 4 + half * 2 + entry] = source[word * 4 + entry * 2 + half];
             }
+        }
+    }
+}
+
+void ibert_mk_nibbles(const uint8_t *halves, const uint8_t *scales, int16_t *target, int32_t groups)
+{
+    for (int32_t group = 0; group < groups; ++group) {
+        for (int32_t entry = 0; entry < 64; ++entry) {
+            /* As halves have them: upper halves, a quad of the depth, the column, the place in it. */
+            const int32_t upper = entry / 32, column = entry / 4 % 2, place = entry % 4;
+            const int32_t scale = scales[group / 2 * 2 + column] >> group % 2 * 4 & 15;
+            const int32_t half = halves[group * 32 + entry % 32] >> upper * 4 & 15;
+            target[group * 64 + entry - place + place % 2 * 2 + place / 2] =
+                (int16_t)((half - 8) * (scale + 1));
         }
     }
 }

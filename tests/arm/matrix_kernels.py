@@ -13,6 +13,7 @@ import numpy as np
 from tvm import relax
 
 from ibert_tvm.relay_passes import integer
+from ibert_tvm.relay_passes.spec import nibbles
 from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.exponential import Exponential, PolynomialExponential
 from ibert_tvm.relay_passes.spec.gelu import GELU
@@ -33,6 +34,7 @@ def linear(
     *,
     dtype: str = "int8",
     epilogue: str = "requantise",
+    halves: bool = False,
     seed: int = 0,
 ) -> RowKernel:
     """``x W^T + b``, requantised per channel: a linear layer and its fused epilogue.
@@ -48,21 +50,32 @@ def linear(
     epilogue
         ``none`` stores accumulators, ``requantise`` 8 bits, ``gelu`` a GELU in 8 bits, ``residual``
         the sum with another value of 15 bits.
+    halves
+        Whether W is in half bytes.
     seed
         Of the numbers.
     """
-    weight = np.empty(0, "int8")
+    weights: dict[str, tuple[np.ndarray, str]] = {}
 
     def body(p: RowProgram) -> Sequence[relax.Var]:
-        nonlocal weight
         bounds = {"int8": INT8, "uint8": (0, 255), "int16": STREAM}[dtype]
         x = p.input("x", p.entries(bounds, (1, rows, depth), dtype), bounds)
-        weight = p.entries((-128, 127), (columns, depth), "int8")
-        weight[0], weight[-1] = -128, 127
+        if halves:
+            groups = -(-depth // nibbles.GROUP)
+            entries = p.entries((-8, 7), (columns, groups, nibbles.GROUP), "int8")
+            scales = p.entries((1, 16), (columns, groups), "int64")
+            entries[0], scales[0] = -8, 16
+            narrow = nibbles.pack(entries, scales)
+            weights.update(weight=(narrow[0], "entries"), scales=(narrow[1], "columns"))
+        else:
+            weight = p.entries((-128, 127), (columns, depth), "int8")
+            weight[0], weight[-1] = -128, 127
+            weights["weight"] = weight, "entries"
         residual = p.rows_of("residual") if epilogue == "residual" else None
         bias = p.entries((-(2**16), 2**16), (columns,), "int32")
-        weights = p.parameter("weight", weight), p.parameter("bias", bias)
-        y = p.emit(integer.linear(x, *weights, name="linear"))
+        constants = [p.parameter(name, array) for name, (array, _packed) in weights.items()]
+        product = integer.nibble_linear if halves else integer.linear
+        y = p.emit(product(x, *constants, p.parameter("bias", bias), name="linear"))
         if epilogue == "none":
             return [y]
         magnitude, spread = 2**31 - 1, 1.0 / (80 * depth**0.5)
@@ -80,9 +93,10 @@ def linear(
     program = RowProgram("linear", "linear", rows, columns, seed)
     kernel = program.finish(target, body, rows * columns)
     # Kernels read weights packed.
-    packed = layout_of(target).pack(weight)
-    position = len(program.arrays) + list(program.parameters).index("weight")
-    inputs = [packed if i == position else array for i, array in enumerate(kernel.inputs)]
+    inputs = list(kernel.inputs)
+    for name, (array, packed) in weights.items():
+        position = len(program.arrays) + list(program.parameters).index(name)
+        inputs[position] = layout_of(target).pack(array, packed)
     return replace(kernel, inputs=inputs)
 
 

@@ -80,6 +80,24 @@ def test_linear_kernels_equal_the_specification(name: str, case: tuple) -> None:
 
 
 @pytest.mark.qemu
+@pytest.mark.parametrize("name", examples(TARGETS, "cortex-m4"))
+def test_weights_in_half_bytes_are_widened_in_the_kernel(name: str) -> None:
+    # Of an odd and of an even number of groups, the last of which is not whole.
+    for rows, depth, columns in ((1, 13, 5), (9, 96, 7), (34, 40, 8)):
+        check(linear(board(name), rows, depth, columns, dtype="uint8", halves=True), name)
+
+
+@pytest.mark.slow
+@pytest.mark.qemu
+def test_half_bytes_take_few_more_instructions_than_bytes() -> None:
+    name = "cortex-m4"
+    kernel = linear(board(name), 128, 384, 384, halves=True)
+    outputs, counts = run(kernel, get_target(name))
+    np.testing.assert_array_equal(outputs[0], kernel.outputs[0])
+    assert counts.instructions <= 1.15 * MEASURED[name]
+
+
+@pytest.mark.qemu
 def test_activations_of_16_bits_are_laid_out_too() -> None:
     """Where the instruction takes 16 bits and one row, a copy looks superfluous."""
     check(linear(board("rv32imc"), 8, 16, 8, dtype="int16", epilogue="none"), "rv32imc")

@@ -10,6 +10,7 @@ import pytest
 import tvm
 from tvm.script import from_source
 
+from ibert_tvm.relay_passes.spec import nibbles
 from ibert_tvm.schedules.intrinsics.microkernels import (
     is_microkernel,
     microkernel_operands,
@@ -26,6 +27,7 @@ from ibert_tvm.targets.processors.riscv import RV32M, RV64M
 from tests.arm.linux_kernels import run_function
 from tests.arm.qemu_board import run_kernel
 from tests.arm.tools import board, needs
+from tests.lowering import layout_of
 
 TARGETS = {
     "cortex-m4": SMLAD,
@@ -217,6 +219,31 @@ def test_widened_weights_lie_as_products_read_them(flags: tuple[str, ...], tmp_p
         assert (got[-1] == 0x5A5A).all()
 
 
+@pytest.mark.qemu
+@pytest.mark.parametrize("flags", [(), ("-DIBERT_PLAIN_C",)], ids=["assembly", "plain"])
+def test_half_bytes_are_widened_as_the_specification_says(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    needs("arm-none-eabi-gcc", "qemu-system-arm")
+    layout, random = layout_of(get_target("cortex-m4")), np.random.default_rng(0)
+    cases, expected_weights = [], []
+    for groups in (1, 2, 3, 12, 96):
+        entries = random.integers(-8, 8, (2, groups, nibbles.GROUP)).astype("int8")
+        scales = random.integers(1, 17, (2, groups))
+        entries[0], scales[0] = -8, 16
+        halves, of_groups = nibbles.pack(entries, scales)
+        wide = layout.pack(nibbles.unpack(halves, of_groups, groups * nibbles.GROUP))
+        expected_weights.append(wide.reshape(-1, 2, 2).swapaxes(1, 2).ravel())
+        # Two entries more than it may write.
+        guarded = np.full(64 * groups + 2, 0x5A5A, "int16")
+        packed = layout.pack(halves), layout.pack(of_groups, "columns")
+        cases.append(Case("ibert_mk_nibbles", *packed, guarded, groups))
+    results = run_cases(get_target("cortex-m4"), cases, tmp_path, flags)
+    for want, got in zip(expected_weights, results, strict=True):
+        np.testing.assert_array_equal(got[:-2], want)
+        assert (got[-2:] == 0x5A5A).all()
+
+
 def compiled(source: str) -> Callable[..., None]:
     """A description, compiled for this machine."""
     function = from_source(source).with_attr("global_symbol", "main")
@@ -257,7 +284,7 @@ def test_implementations_call_functions_that_the_target_has(name: str) -> None:
         assert f"ibert_mk_{dot.name}_{rows}x{dot.lanes}" in symbols
         assert f'"ibert_mk_{dot.name}_{rows}x{dot.lanes}"' in implementation
     if dot.rhs_dtype == "int16":
-        assert "ibert_mk_sxtb16" in symbols
+        assert {"ibert_mk_sxtb16", "ibert_mk_nibbles"} <= set(symbols)
 
 
 def test_every_file_belongs_to_a_target_and_compiles_to_what_it_says(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_outputs_stay_close_and_ranges_are_proved() -> None:
     assert narrow.quantization["narrow_weights"] == len(mix().costs) == 6
     assert narrow.info.notes == (
         *whole.info.notes,
-        "6 matrices of weights have 4 bits in this folder, and 8 in compiled code",
+        "6 matrices of weights have 4 bits",
     )
     sizes = narrow.bytes_by_operator
     assert sum(sizes.values()) == narrow.num_bytes

@@ -52,10 +52,10 @@ def test_row_tiles_of_the_vnni_layout(rows: int, expected: tuple[int, int]) -> N
 @given(st.integers(1, 300), st.sampled_from([4, 64, 384, 1536, 4096, 20000]))
 def test_a_block_of_rows_is_whole_tiles_and_never_shrinks(tiles: int, depth: int) -> None:
     layout = KernelLayout("int16", 2, 4, 2, row_step=2, rhs_dtype="int16")
-    block = layout.row_block(2 * tiles, depth)
+    block = layout.row_block(2 * tiles, depth, 2)
     assert block % 2 == 0 and min(8, 2 * tiles) <= block <= 2 * tiles
     assert block <= 8 or block * depth * 2 <= 16 * 1024
-    assert layout.row_block(2 * tiles + 2, depth) >= block
+    assert layout.row_block(2 * tiles + 2, depth, 2) >= block
 
 
 @given(layouts, st.integers(1, 70), st.integers(1, 70), st.integers(0, 2**32 - 1))

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import ClassVar
 
+from ...dialect.arrays import Integers
 from ...dialect.record import Dims, Operand
-from ...spec import parts, row_scale
+from ...spec import nibbles, parts, row_scale
 from ...spec.values import absolute, maximum
 from ..checks import check_attribute, check_bounds, check_half_bytes
 from ..domain import Domain, Entry, Index, T
@@ -24,12 +25,16 @@ class Linear(Operator):
 
     OPERANDS: ClassVar[tuple[Operand, ...]] = (
         Operand("x", ("int8", "uint8", "int16"), "... K"),
-        Operand("weight", ("int8",), "N K", packed=True),
+        Operand("weight", ("int8",), "N K", packed="entries"),
         Operand("bias", ("int32",), "N"),
     )
     RESULT = "... N"
     dtype = "int32"
     TRAITS = Traits(per_token=True, matrix_product=True)
+
+    def matrix(self, weights: Mapping[str, Integers], channels: int) -> Integers:
+        """The weight [N, K] of 8 bits, of the arrays of operands and the channels of x."""
+        return weights["weight"]
 
     def multiply_accumulates(self, types: Mapping[str, TensorType]) -> int:
         """All entries of x with all rows of the weight."""
@@ -43,20 +48,24 @@ class NibbleLinear(Linear):
     """``x widened(weight, scales)^T + bias``, in int32, of a weight in half bytes.
 
     What an entry is, and how a weight is packed, says `ibert_tvm.relay_passes.spec.nibbles`: 8
-    bits, so that products and their bounds are those of `Linear`.
-    `ibert_tvm.relay_passes.passes.widen_weights` makes one of it.
+    bits, so that products and their bounds are those of `Linear`. Kernels of processors widen a
+    panel of it at a time; for GPUs `ibert_tvm.relay_passes.passes.widen_weights` makes a `Linear`.
     """
 
     OPERANDS: ClassVar[tuple[Operand, ...]] = (
         Operand("x", ("int8", "uint8", "int16"), "... K"),
-        Operand("weight", ("uint8",), "N B"),
-        Operand("scales", ("uint8",), "N G"),
+        Operand("weight", ("uint8",), "N B", packed="entries"),
+        Operand("scales", ("uint8",), "N G", packed="columns"),
         Operand("bias", ("int32",), "N"),
     )
 
     def check_dims(self, dims: Dims) -> None:
         """The bytes of a row are those of the channels of x."""
         check_half_bytes(self, dims, dims["K"])
+
+    def matrix(self, weights: Mapping[str, Integers], channels: int) -> Integers:
+        """What the half bytes stand for."""
+        return nibbles.unpack(weights["weight"], weights["scales"], channels)
 
     def body(self, domain: Domain[T], **operands: T) -> T:
         x = operands["x"]
