@@ -175,7 +175,9 @@ class KernelDomain(KernelBlocks):
         accumulator = self.stage(products, int(low.min(initial=0)), int(high.max(initial=0)))
         return self.define("biased", (rows, columns), lambda m, n: accumulator[m, n] + bias[n])
 
-    def widened(self, weight: Stage, scales: Stage, channels: int) -> Stage:
+    def widened(
+        self, weight: Stage | PackedWeight, scales: Stage | PackedWeight, channels: int
+    ) -> PackedWeight:
         """Define the packed weight that packed half bytes stand for, in the instruction's type.
 
         A column's block of the depth has lower halves in one half of each group, upper ones in the

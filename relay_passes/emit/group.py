@@ -154,7 +154,7 @@ class GroupEmitter:
 
     def _packed(self, var: relax.Var, packed: str) -> PackedWeight:
         array = self.parameters[var.name]
-        shape = self.layout.packed_shape(*array.shape, packed)
+        shape = self.layout.packed_shape(*array.shape, packed=packed)
         return PackedWeight(array, te.placeholder(shape, str(array.dtype), name="weight"))
 
     def _argument(self, domain: KernelDomain, var: relax.Var, split: int) -> Stage:
@@ -232,7 +232,7 @@ def packed_operands(function: relax.Function) -> dict[relax.Var, str]:
 
     How says the operand's record: `ibert_tvm.relay_passes.dialect.record.Operand.packed`.
     """
-    found = {}
+    found: dict[relax.Var, str] = {}
     for binding in bindings(function):
         if is_integer_op(binding.value):
             operands = operands_of(binding.value)

@@ -94,7 +94,7 @@ class _Emission:
     def _stored(self, var: relax.Var) -> relax.Var:
         if var.name in self.packed:
             weight = self.program.parameters[var.name]
-            shape = self.emit.layout.packed_shape(*weight.shape, self.packed[var.name])
+            shape = self.emit.layout.packed_shape(*weight.shape, packed=self.packed[var.name])
             return relax.Var(var.name, relax.TensorType(shape, str(weight.dtype)))
         return relax.Var(var.name, var.ty)
 
