@@ -210,7 +210,7 @@ class KernelLayout:
         return min(rows, (1 << fitting.bit_length() - 1) // tile * tile)
 
     def packed_shape(
-        self, columns: int, depth: int, packed: str = "entries"
+        self, columns: int, depth: int, *, packed: str = "entries"
     ) -> tuple[int, int, int, int]:
         """Shape of a packed operand: [column blocks, depth blocks, lanes, depth].
 
@@ -227,7 +227,7 @@ class KernelLayout:
     def pack(self, weight: np.ndarray, packed: str = "entries") -> np.ndarray:
         """Pack an [N, K] operand, padding with zeros, so that a kernel reads it sequentially."""
         columns, depth = weight.shape
-        blocks, chunks, lanes, step = self.packed_shape(columns, depth, packed)
+        blocks, chunks, lanes, step = self.packed_shape(columns, depth, packed=packed)
         padded = np.zeros((blocks * lanes, chunks * step), weight.dtype)
         padded[:columns, :depth] = weight
         return np.ascontiguousarray(

@@ -39,7 +39,9 @@ def linear_kernel(
     packed_weight, weights = PackedWeight(weight, operand), [operand]
     if halves:
         parts = [
-            PackedWeight(array, te.placeholder(layout.packed_shape(*array.shape, how), "uint8"))
+            PackedWeight(
+                array, te.placeholder(layout.packed_shape(*array.shape, packed=how), "uint8")
+            )
             for array, how in zip(half_bytes(weight), ("entries", "columns"), strict=True)
         ]
         packed_weight = domain.widened(*parts, depth)
