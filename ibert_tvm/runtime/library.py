@@ -538,8 +538,7 @@ class Library:
 
     def _call(self, call: Call, inputs: Mapping[str, np.ndarray], length: int) -> list[np.ndarray]:
         """Run one compiled function on some rows; return the outputs with the padding cut off."""
-        context = self.contexts.take()
-        try:
+        with self.contexts.lent() as context:
             self._fill(context.inputs(call.function), inputs, call)
             results = context.run(call.function, self.num_threads)
             # Copies: the memory belongs to the context's next call.
@@ -547,8 +546,6 @@ class Library:
                 np.array(self._cut(record, array, call, length))
                 for record, array in zip(self.metadata.outputs, results, strict=True)
             ]
-        finally:
-            self.contexts.give_back(context)
 
     def _fill(
         self, buffers: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray], call: Call

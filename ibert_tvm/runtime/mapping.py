@@ -15,8 +15,7 @@ import ctypes
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,16 +78,6 @@ class LibraryFile:
     def close(self) -> None:
         """Close the descriptor."""
         self._closing()
-
-
-@contextmanager
-def opened(metadata: LibraryMetadata) -> Iterator[LibraryFile]:
-    """Hold a library's file open for the duration of a block; see `LibraryFile`."""
-    file = LibraryFile(metadata)
-    try:
-        yield file
-    finally:
-        file.close()
 
 
 class SharedObject(ctypes.CDLL):

@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ from ..common.errors import LibraryError, TargetError, UsageError
 from .buffers import BufferedInputs
 from .library import Library
 from .library_file import read_metadata
-from .mapping import opened
+from .mapping import LibraryFile
 from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RemoteEngine:
 
     def __init__(self, board: Board, metadata: LibraryMetadata, num_threads: int | None) -> None:
         self.board, self.metadata = board, metadata
-        with opened(metadata) as file:
+        with closing(LibraryFile(metadata)) as file:
             self.file = board.upload(file.path)
         self.description: BoardDescription = board.describe()
         check_fits(metadata, self.description)

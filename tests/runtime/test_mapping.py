@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ibert_tvm.common.errors import LibraryError
 from ibert_tvm.common.file_seal import seal_digest, sealed_bytes
 from ibert_tvm.runtime.library import Library
 from ibert_tvm.runtime.library_file import read_metadata
-from ibert_tvm.runtime.mapping import LibraryFile, SharedObject, opened
+from ibert_tvm.runtime.mapping import LibraryFile, SharedObject
 from ibert_tvm.runtime.plain_engine import PlainEngine
 from ibert_tvm.targets.seal import seal_library
 from tests.arm.tools import board
@@ -166,7 +167,7 @@ def test_a_file_that_is_held_open_stays_the_same(tmp_path: Path, others: list[Pa
     """As an emulator and a board are given it."""
     path = put(others[0], tmp_path / "model.so")
     metadata = read_metadata(path)
-    with opened(metadata) as file:
+    with closing(LibraryFile(metadata)) as file:
         put(others[1], path)
         assert file.path.read_bytes() == others[0].read_bytes()
         assert seal_digest(file.path) == metadata.digest != seal_digest(path)

@@ -28,9 +28,9 @@ from ..report import Folding, Origin
 from . import folding
 from .naming import Naming, label
 from .signature import GraphInput, ProbeShape
-from .values import Known, Refused, Traced, Untranslatable, constant
+from .values import Known, Operand, Refused, Traced, Untranslatable, constant
 
-Result: TypeAlias = Known | Traced | Sequence[Known | Traced | None]
+Result: TypeAlias = Operand | Sequence[Operand | None]
 """What a translation returns: one value, or several (None for unused results)."""
 
 Operator: TypeAlias = "Callable[[Translator, Node], Result]"
@@ -83,7 +83,7 @@ class Node:
     """
 
     proto: onnx.NodeProto
-    operands: tuple[Known | Traced | None, ...]
+    operands: tuple[Operand | None, ...]
     version: int
     attributes: Mapping[str, Any]
 
@@ -92,11 +92,11 @@ class Node:
         """Its operator."""
         return str(self.proto.op_type)
 
-    def operand(self, index: int) -> Known | Traced | None:
+    def operand(self, index: int) -> Operand | None:
         """Return operand `index`; None if it is left out."""
         return self.operands[index] if index < len(self.operands) else None
 
-    def tensors(self, count: int) -> list[Known | Traced]:
+    def tensors(self, count: int) -> list[Operand]:
         """Return the first `count` operands.
 
         Raises
@@ -226,7 +226,7 @@ class Translator:
         self._nodes = nodes
         self._inputs = inputs
         self._builder = relax.BlockBuilder()
-        self._values: dict[str, Known | Traced | Refused] = {
+        self._values: dict[str, Operand | Refused] = {
             item.name: Known(numpy_helper.to_array(item), item.name) for item in initializers
         }
         weights = sum(math.prod(item.dims) for item in initializers)
@@ -345,8 +345,8 @@ class Translator:
             self._made.origins[name] = Origin(label(proto), str(proto.op_type), (), refused)
 
     def _node(
-        self, proto: onnx.NodeProto, operands: tuple[Known | Traced | None, ...]
-    ) -> Sequence[Known | Traced | None]:
+        self, proto: onnx.NodeProto, operands: tuple[Operand | None, ...]
+    ) -> Sequence[Operand | None]:
 
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         attributes = {item.name: helper.get_attribute_value(item) for item in proto.attribute}
@@ -370,11 +370,9 @@ class Translator:
         except (RuntimeError, ValueError, IndexError) as error:
             line = error_lines(error)[-1]
             raise Untranslatable(f"it does not fit its operands: {line}") from error
-        return [result] if isinstance(result, Known | Traced) else result
+        return [result] if isinstance(result, Operand) else result
 
-    def _fold(
-        self, proto: onnx.NodeProto, operands: Sequence[Known | Traced | None]
-    ) -> list[Known]:
+    def _fold(self, proto: onnx.NodeProto, operands: Sequence[Operand | None]) -> list[Known]:
         known = [x for x in operands if not isinstance(x, Traced)]
         results = folding.fold(proto, known, self.opsets, self._room)
         self._room -= sum(result.array.size for result in results)
@@ -387,9 +385,9 @@ class Translator:
     def _if(
         self,
         proto: onnx.NodeProto,
-        operands: Sequence[Known | Traced | None],
+        operands: Sequence[Operand | None],
         attributes: Mapping[str, Any],
-    ) -> list[Known | Traced | None]:
+    ) -> list[Operand | None]:
         """Take the branch of an If whose condition is known, as that of a shape is."""
         condition = operands[0]
         if not isinstance(condition, Known):
@@ -406,7 +404,7 @@ class Translator:
             raise Untranslatable("a node of the branch that is taken cannot be translated")
         return [item for item in values if not isinstance(item, Refused)]
 
-    def _stand_in(self, operands: Sequence[Known | Traced | None]) -> relax.Var:
+    def _stand_in(self, operands: Sequence[Operand | None]) -> relax.Var:
         """Emit a call that reads the operands and computes nothing."""
         read = [item.var for item in operands if isinstance(item, Traced)]
         call = relax.call_pure_packed("ibert.untranslatable", *read, ty_args=[_NOTHING])
@@ -416,7 +414,7 @@ class Translator:
 
     # -- for translations -------------------------------------------------------------------
 
-    def emit(self, expr: relax.Expr, *operands: Known | Traced | None) -> Traced:
+    def emit(self, expr: relax.Expr, *operands: Operand | None) -> Traced:
         """Emit an expression.
 
         Parameters
@@ -446,7 +444,7 @@ class Translator:
         return isinstance(expr, relax.Var) and expr.name in self._made.parameters
 
     def expr(
-        self, node: Node, value: Known | Traced, part: str = "weight", *, weight: bool = True
+        self, node: Node, value: Operand, part: str = "weight", *, weight: bool = True
     ) -> relax.Expr:
         """Return an operand as an expression.
 
@@ -484,7 +482,7 @@ class Translator:
                 self._made.weights[name] = value.name
         return self._parameters[key]
 
-    def value(self, name: str) -> Known | Traced | None:
+    def value(self, name: str) -> Operand | None:
         """Return a tensor by name; None if it is unknown or could not be translated."""
         value = self._values.get(name)
         return None if isinstance(value, Refused) else value
@@ -498,7 +496,7 @@ def _args(expr: relax.Expr) -> Sequence[Any]:
     return list(expr.args) if isinstance(expr, relax.Call) else []
 
 
-def _is_look_up(op: str, operands: Sequence[Known | Traced | None]) -> bool:
+def _is_look_up(op: str, operands: Sequence[Operand | None]) -> bool:
     """Tell whether a node is left in the graph although all that it reads is known."""
     if op != "Gather" or any(isinstance(item, Traced) for item in operands):
         return True

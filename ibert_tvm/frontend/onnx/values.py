@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from tvm import relax
@@ -30,6 +30,16 @@ class Known:
 
     array: Array
     name: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> str:
+        """Its element type, as NumPy names it."""
+        return str(self.array.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +79,9 @@ class Refused:
     """
 
     var: relax.Var
+
+
+Operand: TypeAlias = Known | Traced
 
 
 def constant(value: Any) -> relax.Constant:

@@ -12,7 +12,7 @@ from tvm.relax import op
 
 from ..reading import type_name
 from ..translator import ORT, Node, Translator, operator, unary
-from ..values import Known, Traced, Untranslatable, constant
+from ..values import Known, Operand, Traced, Untranslatable, constant
 from .layout import look_up
 
 _UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
@@ -80,9 +80,7 @@ def binary(
     return t.emit(make(a, b), left, right)
 
 
-def _row_per_token(
-    t: Translator, node: Node, value: Known | Traced, other: Known | Traced
-) -> Known | Traced:
+def _row_per_token(t: Translator, node: Node, value: Operand, other: Operand) -> Operand:
     """Take a table of one row per token, of a graph for one length, for a look-up of positions.
 
     Exporters of such graphs compute what does not depend on the inputs, for every row of the batch
@@ -103,7 +101,7 @@ def _row_per_token(
     return look_up(t, node, Known(array[0], value.name), places)
 
 
-def _tokens(*operands: Known | Traced) -> bool:
+def _tokens(*operands: Operand) -> bool:
     return all(item.tokens for item in operands if isinstance(item, Traced))
 
 
@@ -112,7 +110,7 @@ def _variadic(t: Translator, node: Node) -> Traced:
     operands = node.tensors(len(node.operands))
     weight = not _tokens(*operands)
 
-    def step(a: Known | Traced, b: Known | Traced) -> Traced:
+    def step(a: Operand, b: Operand) -> Traced:
         left, right = (t.expr(node, x, "bias", weight=weight) for x in (a, b))
         return t.emit(_VARIADIC[node.op](left, right), a, b)
 
@@ -124,10 +122,9 @@ def _variadic(t: Translator, node: Node) -> Traced:
 
 @operator("Div")
 def _divide(t: Translator, node: Node) -> Traced:
-    left, _ = node.tensors(2)
-    dtype = left.dtype if isinstance(left, Traced) else str(left.array.dtype)
     # ONNX truncates integers; exporters divide shapes and positions, which are not negative.
-    return binary(t, node, op.floor_divide if "int" in dtype else op.divide)
+    whole = "int" in node.tensors(2)[0].dtype
+    return binary(t, node, op.floor_divide if whole else op.divide)
 
 
 @operator("Mod")
@@ -203,12 +200,7 @@ def _cast(t: Translator, node: Node, x: Traced) -> Traced:
 
 @unary("CastLike")
 def _cast_like(t: Translator, node: Node, x: Traced) -> Traced:
-    like = node.operand(1)
-    if isinstance(like, Traced):
-        return cast(t, x, like.dtype)
-    if like is None:
-        raise Untranslatable("it has no second operand")
-    return cast(t, x, str(like.array.dtype))
+    return cast(t, x, node.tensors(2)[1].dtype)
 
 
 def cast(t: Translator, x: Traced, dtype: str) -> Traced:

@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax import op
 
 from ..translator import ORT, Node, Translator, operator, unary
-from ..values import Known, Traced, Untranslatable, constant
+from ..values import Known, Operand, Traced, Untranslatable, constant
 from .layout import look_up, reshape, split, transpose, transpose_last
 from .matrix import epsilon_of, gemm, layer_norm, rms_norm
 from .rotary import turned
@@ -29,7 +29,7 @@ def _skip_layer_normalization(t: Translator, node: Node) -> list[Traced | None]:
     return [result, None, None, total]
 
 
-def _skip_sum(t: Translator, node: Node, bias: Known | Traced | None) -> Traced:
+def _skip_sum(t: Translator, node: Node, bias: Operand | None) -> Traced:
     """The sum of the first two operands, and of the bias that was merged into the norm."""
     terms = [node.traced(0), node.traced(1)]
     if bias is not None:
@@ -129,8 +129,7 @@ def _attention(t: Translator, node: Node) -> Traced:
         q = _heads(t, q, counts[0])
         k, v = (_heads(t, x, counts[1]) for x in (k, v))
     mask = node.operand(3)
-    dtype = "" if mask is None else mask.array.dtype if isinstance(mask, Known) else mask.dtype
-    allowed = str(dtype) == "bool"
+    allowed = mask is not None and mask.dtype == "bool"
     keep, added = (mask, None) if allowed else (None, mask)
     window = [int(attributes.get(f"{side}_window_size", -1)) for side in ("left", "right")]
     before, after = (None if size < 0 else size for size in window)
@@ -158,8 +157,8 @@ def _attend(
     node: Node,
     qkv: tuple[Traced, Traced, Traced],
     *,
-    keep: Known | Traced | None,
-    added: Known | Traced | None,
+    keep: Operand | None,
+    added: Operand | None,
     window: tuple[int | None, int | None] = (None, None),
 ) -> Traced:
     """Emit softmax(scale q kᵀ + mask) v on [batch, heads, tokens, channels].
@@ -192,10 +191,10 @@ def _attend(
 def _within(
     t: Translator,
     node: Node,
-    keep: Known | Traced | None,
+    keep: Operand | None,
     window: tuple[int | None, int | None],
     length: int,
-) -> Known | Traced | None:
+) -> Operand | None:
     """What is kept of scores within a window."""
     before, after = window
     if before is None and after is None:
@@ -336,9 +335,7 @@ def _before_and_after(node: Node) -> tuple[int | None, int | None]:
     return None, 0 if node.attributes.get("unidirectional", 0) else None
 
 
-def _kept_keys(
-    t: Translator, node: Node, index: int, tokens: tuple[int, ...]
-) -> Known | Traced | None:
+def _kept_keys(t: Translator, node: Node, index: int, tokens: tuple[int, ...]) -> Operand | None:
     """Return which scores are kept, from one of the forms of mask that ONNX Runtime takes."""
     mask = node.operand(index)
     if mask is None:

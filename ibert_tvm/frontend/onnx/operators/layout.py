@@ -10,7 +10,7 @@ from tvm.relax import op
 
 from ....common.types import Array
 from ..translator import Node, Result, Translator, operator, unary
-from ..values import Known, Traced, Untranslatable, constant
+from ..values import Known, Operand, Traced, Untranslatable, constant
 
 _FAR = 2**62
 _WRAP = "wrap"
@@ -81,7 +81,7 @@ def transpose(t: Translator, x: Traced, axes: list[int] | None) -> Traced:
     return t.emit(op.permute_dims(x.var, axes), x)
 
 
-def transpose_last(t: Translator, x: Known | Traced) -> Known | Traced:
+def transpose_last(t: Translator, x: Operand) -> Operand:
     """Exchange the last two axes."""
     if isinstance(x, Known):
         return Known(np.swapaxes(x.array, -1, -2), x.name)
@@ -176,13 +176,9 @@ def split(t: Translator, x: Traced, sizes: list[int], axis: int) -> list[Traced]
 
 @operator("Slice")
 def _slice(t: Translator, node: Node) -> Result:
-    starts, ends = node.constant(1, "starts"), node.constant(2, "ends")
-    if starts is None or ends is None:
-        raise Untranslatable("it has no starts or no ends")
-    value = node.operand(0)
-    if value is None:
-        raise Untranslatable("it has no operand")
-    shape = value.shape if isinstance(value, Traced) else value.array.shape
+    (value,) = node.tensors(1)
+    starts, ends = node.required(1, "starts"), node.required(2, "ends")
+    shape = value.shape
     axes = node.constant(3, "axes")
     steps = node.constant(4, "steps")
     places = list(range(len(starts))) if axes is None else [int(a) % len(shape) for a in axes]
@@ -227,7 +223,7 @@ def _known_slice(t: Translator, node: Node, value: Known, index: list[slice]) ->
     return [Known(array, value.name)]
 
 
-def look_up(t: Translator, node: Node, table: Known, ids: Known | Traced) -> Traced:
+def look_up(t: Translator, node: Node, table: Known, ids: Operand) -> Traced:
     """Emit the look-up of rows of a table of weights."""
     index = ids.array if isinstance(ids, Known) else _wide(t, ids).var
     places = index if isinstance(index, relax.Var) else constant(np.asarray(index, np.int64))

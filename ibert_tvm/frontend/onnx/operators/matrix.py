@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax import op
 
 from ..translator import Node, Translator, operator, unary
-from ..values import Known, Traced, Untranslatable
+from ..values import Known, Operand, Traced, Untranslatable
 from .layout import transpose_last
 
 _REDUCE: dict[str, Callable[..., relax.Expr]] = {
@@ -102,8 +102,8 @@ def layer_norm(
     t: Translator,
     node: Node,
     x: Traced,
-    gamma: Known | Traced,
-    beta: Known | Traced | None,
+    gamma: Operand,
+    beta: Operand | None,
     *,
     epsilon: float,
     axes: Sequence[int] = (-1,),
@@ -119,7 +119,7 @@ def layer_norm(
 
 
 def rms_norm(
-    t: Translator, node: Node, x: Traced, gamma: Known | Traced | None, *, epsilon: float
+    t: Translator, node: Node, x: Traced, gamma: Operand | None, *, epsilon: float
 ) -> Traced:
     """Emit an RMSNorm over the last axis."""
     if not isinstance(gamma, Known):

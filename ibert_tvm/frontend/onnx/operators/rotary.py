@@ -8,7 +8,7 @@ import numpy as np
 from tvm.relax import op
 
 from ..translator import ORT, Node, Translator, operator
-from ..values import Known, Traced, Untranslatable
+from ..values import Known, Operand, Traced, Untranslatable
 from .layout import look_up, reshape, split
 
 
@@ -31,25 +31,25 @@ def _ort_rotary(t: Translator, node: Node) -> Traced:
     return turned(t, node, x, places, tables, **_attributes(node, x, cos))
 
 
-def _attributes(node: Node, x: Traced, cos: Known | Traced | None) -> dict[str, Any]:
+def _attributes(node: Node, x: Traced, cos: Operand | None) -> dict[str, Any]:
     """Channels of a head where all are in one axis, and which of them are pairs."""
     heads = int(node.attributes.get("num_heads", 0))
     width = x.shape[-1] // heads if heads else 2 * _angles(cos)
     return {"width": width, "interleaved": bool(node.attributes.get("interleaved", 0))}
 
 
-def _angles(table: Known | Traced | None) -> int:
+def _angles(table: Operand | None) -> int:
     if table is None:
         raise Untranslatable("it has no cosines, or no sines")
-    return int((table.array if isinstance(table, Known) else table).shape[-1])
+    return table.shape[-1]
 
 
 def turned(
     t: Translator,
     node: Node,
     x: Traced,
-    places: Known | Traced | None,
-    tables: tuple[Known | Traced | None, Known | Traced | None],
+    places: Operand | None,
+    tables: tuple[Operand | None, Operand | None],
     *,
     width: int,
     interleaved: bool,
@@ -124,9 +124,7 @@ def turned(
     return reshape(t, whole, list(shape)) if flat else whole
 
 
-def _rows(
-    t: Translator, node: Node, table: Known | Traced, places: Known | Traced | None
-) -> Traced:
+def _rows(t: Translator, node: Node, table: Operand, places: Operand | None) -> Traced:
     """Cosines or sines for each token, [batch or 1, tokens, angles]."""
     if places is not None and isinstance(table, Known):
         return look_up(t, node, table, places)
