@@ -23,6 +23,8 @@ import subprocess, pytest
 def test():
     with pytest.raises(FileNotFoundError):
         subprocess.run(["qemu-none"])
+    with pytest.raises(FileNotFoundError):
+        subprocess.run(["chromium-none"])
 """
 
 
@@ -70,4 +72,14 @@ def test_files_that_ask_are_noted(tmp_path: Path) -> None:
     environment = {**os.environ, bare._NOTES: str(notes), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.bare", "-c", "/dev/null"]
     subprocess.run([*command, "--rootdir", "."], cwd=tmp_path, env=environment, check=True)
-    assert notes.read_text(encoding="utf-8").split() == ["test_looking.py", "test_starting.py"]
+    asked = bare.kinds_asked_for(notes)
+    assert asked == {
+        "test_looking.py": {"emulators"},
+        "test_starting.py": {"emulators", "a browser"},
+    }
+
+
+def test_files_that_ask_for_one_kind_do_not_run_where_it_is_alone() -> None:
+    asked = {"both": {"emulators", "a browser"}, "one": {"emulators"}, "other": {"a browser"}}
+    assert bare.files_with((), asked) == ["both", "one", "other"]
+    assert bare.files_with(("emulators",), asked) == ["both"]
