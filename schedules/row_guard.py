@@ -67,7 +67,8 @@ def mark_row_loop(
         Where functions in C are called inside for the rows of the tile: the place of the argument
         that counts them. They get no row that is not in use.
     """
-    sch.annotate(loop, _ROWS, [_count(sch, loop, tiles), tile, repeats])
+    count = int(sch.get(loop).extent) if tiles is None else tiles
+    sch.annotate(loop, _ROWS, [count, tile, repeats])
     if argument is not None:
         sch.annotate(loop, _ARGUMENT, argument)
 
@@ -101,11 +102,10 @@ def mark_token_loop(
     sch: s_tir.Schedule,
     loop: Loop,
     tile: int = 1,
-    tiles: int | None = None,
     argument: int | None = None,
 ) -> None:
     """Say which tokens of its sequence a loop goes over, as `mark_row_loop` says rows."""
-    sch.annotate(loop, TOKENS, [_count(sch, loop, tiles), tile, 1])
+    sch.annotate(loop, TOKENS, [int(sch.get(loop).extent), tile, 1])
     if argument is not None:
         sch.annotate(loop, _ARGUMENT, argument)
 
@@ -116,10 +116,6 @@ def mark_token_store(sch: s_tir.Schedule, block: Block) -> None:
     In a packed kernel its rows go to those of the sequence.
     """
     sch.annotate(block, _STORES, 1)
-
-
-def _count(sch: s_tir.Schedule, loop: Loop, tiles: int | None) -> int:
-    return int(sch.get(loop).extent) if tiles is None else tiles
 
 
 class Guards:

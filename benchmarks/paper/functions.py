@@ -18,7 +18,7 @@ from ibert_tvm.relay_passes.spec.exponential import (
     RELEASED_EXPONENTIAL,
     ExponentialCoefficients,
 )
-from ibert_tvm.relay_passes.spec.gelu import GELU, PRINTED_ERF, gelu_accurate
+from ibert_tvm.relay_passes.spec.gelu import ERF, GELU, gelu_accurate
 from ibert_tvm.relay_passes.spec.short_softmax import QUADRATIC, ShortExponential, exponential_of
 
 __all__ = ["EXPONENTIALS", "GELUS", "errors", "exp_errors", "gelu", "gelu_errors"]
@@ -41,8 +41,8 @@ def _h_gelu(x: np.ndarray) -> np.ndarray:
 
 
 def _i_gelu(x: np.ndarray) -> np.ndarray:
-    a, b, c = PRINTED_ERF.a, PRINTED_ERF.b, PRINTED_ERF.c
-    y = np.abs(x) / PRINTED_ERF.root_two
+    a, b, c = ERF
+    y = np.abs(x) / np.sqrt(2.0)
     return np.asarray(0.5 * x * (1 + np.sign(x) * (a * (np.minimum(y, -b) + b) ** 2 + c)))
 
 

@@ -35,8 +35,6 @@ from .table import TableBuilder, TableReport
 from .weights import nearest, row_scales
 
 if TYPE_CHECKING:
-    from ibert_tvm.relay_passes.quantization_table import QuantizationTable
-
     from ..frontend import CanonicalModel
     from ..frontend.ibert_checkpoint.quantization import IbertQuantization
     from ..model.tokenization import Tokenizer
@@ -373,7 +371,7 @@ _logger = logging.getLogger(__name__)
 ACCURATE, RELEASED = "accurate", "released"
 
 Progress = Callable[[int, int], None]
-Chosen = tuple["QuantizationTable", JsonDict]
+Chosen = tuple[QuantizationTable, JsonDict]
 """What lowering needs, and a JSON-able summary of how it was chosen."""
 
 
@@ -489,8 +487,6 @@ class Calibrated(ScaleSource):
         return f"the preset {self.preset} is computed as it was published"
 
     def choose(self, data: CalibrationData) -> Chosen:
-        from ibert_tvm.relay_passes.lower import requirements
-
         if data.given is None:
             raise UsageError(
                 "there is no calibration data",
@@ -515,7 +511,6 @@ class Given(ScaleSource):
     given: GivenQuantization
 
     def choose(self, data: CalibrationData) -> Chosen:
-
         batches, options = data.batches(self.model), data.options
         table, source = complete(
             self.model, self.given, self.preset, options, batches, data.progress
@@ -564,8 +559,6 @@ class Trained(ScaleSource):
     scales: TrainedScales
 
     def choose(self, data: CalibrationData) -> Chosen:
-        from ibert_tvm.relay_passes.lower import requirements
-
         needed = requirements(self.model.module, self.preset)
         table = self.scales.table(needed, self.model.parameters)
         return table, {"source": "the scales of its training"}

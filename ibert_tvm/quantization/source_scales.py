@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ..common.strict_json import JsonObject
-
-if TYPE_CHECKING:
-    pass
 
 _USES = {
     "inside": "inside operators that are computed in one piece",

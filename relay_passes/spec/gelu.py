@@ -54,28 +54,8 @@ def gelu_accurate(q: Value, constants: ClippedPolynomial) -> Value:
     return short(maximum(q, 0) - q15_multiply(clipped_polynomial(t, constants, GELU.power), t))
 
 
-@dataclass(frozen=True)
-class ErfCoefficients:
-    """``erf(y) ~ sgn(y) (a (min(|y|, -b) + b)^2 + c)`` with ``y = x / root_two``.
-
-    Parameters
-    ----------
-    a, b, c
-        Coefficients of the polynomial.
-    root_two
-        What stands for the square root of two: the released code uses 1.4142.
-    """
-
-    a: float
-    b: float
-    c: float
-    root_two: float
-
-
-PRINTED_ERF = ErfCoefficients(-0.2888, -1.769, 1.0, math.sqrt(2.0))
-RELEASED_ERF = ErfCoefficients(-0.2888, -1.769, 1.0, 1.4142)
-
-RELEASED_ERF_SHIFT = 14
+ERF = (-0.2888, -1.769, 1.0)
+"""a, b and c of ``erf(y) ~ sgn(y) (a (min(|y|, -b) + b)^2 + c)``, ``y = x / sqrt(2)``."""
 _FACTOR_BITS = 20
 
 
@@ -104,48 +84,36 @@ class PaperGelu:
     scales: np.ndarray
 
     @staticmethod
-    def from_scales(
-        scales: np.ndarray,
-        coefficients: ErfCoefficients = PRINTED_ERF,
-        erf_shift: int | None = None,
-    ) -> PaperGelu:
+    def from_scales(scales: np.ndarray) -> PaperGelu:
         """Constants for an accumulator with one scale, or one per channel.
+
+        The shift is the smallest that leaves the result of i-erf 20 bits, per channel.
 
         Parameters
         ----------
         scales
             S [C] (or [1]) of the input, positive.
-        coefficients
-            `PRINTED_ERF` or `RELEASED_ERF`.
-        erf_shift
-            14 as in the released code, which is silently wrong for coarse scales (S > 3e-4).
-            By default the smallest shift that leaves the result of i-erf 20 bits, per channel.
 
         Raises
         ------
         RangeError
-            If a scale is not positive, too coarse (the polynomial has fewer than 4 units, or
-            the given shift leaves nothing of it) or too fine.
+            If a scale is not positive, too coarse (the polynomial has fewer than 4 units) or too
+            fine.
         """
         rows = []
         for channel, scale in enumerate(np.atleast_1d(np.asarray(scales, dtype=np.float64))):
             where = f"i-GELU, channel {channel}"
             check_scale(float(scale), where)
-            inner = float(scale) / coefficients.root_two
-            poly = IntegerPolynomial.from_scale(
-                coefficients.a, coefficients.b, coefficients.c, inner
-            )
+            poly = IntegerPolynomial.from_scale(*ERF, float(scale) / math.sqrt(2.0))
             one = math.floor(1.0 / poly.scale)
-            shift = erf_shift
-            if shift is None:
-                shift = max(abs(one).bit_length() - _FACTOR_BITS, 0)
+            shift = max(abs(one).bit_length() - _FACTOR_BITS, 0)
             erf_scale = math.ldexp(poly.scale, shift)
             one = math.floor(1.0 / erf_scale)
             if not (-(2**31) < poly.q_b <= -4 and -(2**31) < one <= -256):
                 raise RangeError(
                     f"scale {scale:.3g} of {where} cannot serve the published i-GELU",
                     why=f"with a shift of {shift}, q_b = {poly.q_b} and 1 is {one} units",
-                    todo="use a finer or coarser scale, no fixed shift, or the accurate form",
+                    todo="use a finer or coarser scale, or the accurate form",
                 )
             rows.append((poly.q_b, poly.q_c, one, shift, float(scale) * erf_scale / 2.0))
         return PaperGelu.of(rows)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ..errors import PresetError
 from .exponential import PolynomialExponential
-from .gelu import PRINTED_ERF, RELEASED_ERF, ErfCoefficients
 from .preset_names import PRESET_NAMES
 from .short_softmax import ShortExponential
 
@@ -44,8 +43,6 @@ class Preset:
         Whether the values of attention have a scale per channel, which the context divides by.
     short
         Whether to requantise, add and normalise in 16-bit arithmetic where the ranges allow it.
-    erf_coefficients
-        Of the published GELU.
     """
 
     name: str
@@ -60,7 +57,6 @@ class Preset:
     embedding_scale_per_row: bool = False
     value_scale_per_channel: bool = False
     short: bool = False
-    erf_coefficients: ErfCoefficients = PRINTED_ERF
 
     def exponential_for(self, scale: float) -> ShortExponential | PolynomialExponential:
         """Constants of this preset's exponential for scores of the given scale.
@@ -112,7 +108,6 @@ RELEASED = Preset(
     gelu="i-erf-fixed-shift",
     exponential="calibrated",
     softmax="normalised",
-    erf_coefficients=RELEASED_ERF,
 )
 """The arithmetic of the released code to the last bit, for checkpoints that were trained with it:
 every scale comes from the checkpoint, none from calibration."""

@@ -264,7 +264,7 @@ def gelu(node: Node[Gelu]) -> IntegerValue:
         source = node.x.stream()
 
     try:
-        k = PaperGelu.from_scales(source.scale, node.preset.erf_coefficients)
+        k = PaperGelu.from_scales(source.scale)
     except RangeError:
         if not node.context.table.calibrated:
             raise
@@ -276,7 +276,7 @@ def _nearest_gelu(node: Node[Gelu], source: Form) -> PaperGelu:
     """Constants of each channel at its scale, or the nearest that the published form serves."""
 
     def derive(scale: float) -> PaperGelu:
-        return PaperGelu.from_scales(np.array([scale]), node.preset.erf_coefficients)
+        return PaperGelu.from_scales(np.array([scale]))
 
     def error(scale: float, served: float) -> float:
         return largest_error(_gelu, scale, served, source.magnitude, in_steps=True)
