@@ -17,6 +17,7 @@ import numpy as np
 
 from ..common.errors import DocumentError, IbertError, InputError, ModelError
 from ..common.strict_json import JsonDict, JsonObject, decode, parse, read_bytes
+from .text_beginning import Beginnings
 from .token_batches import Row, TokenizedBatch, Window
 from .tokenizer_limits import check_charsmaps, check_components, check_vocabulary
 
@@ -35,6 +36,8 @@ _OVERLAP = 128
 """Tokens that windows of a long context share, as in the original evaluation of SQuAD."""
 _AT_ONCE = 128
 """Texts of which encodings are in memory together."""
+_CHARACTERS = 6
+"""Of a text that is cut, for each token that is kept, at first: English has 4 to 5."""
 _BEHAVIOUR = "its vocabulary and settings"
 """What errors name where encoding fails with files that could be read."""
 
@@ -94,6 +97,7 @@ class Tokenizer:
         self._tokenizer = self._build(config)
         with refusing("tokenizer.json"):
             self._expansion = check_components(self._tokenizer)
+        self._beginnings = Beginnings(self._tokenizer)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         # Truncation is a state: what cuts windows is another tokenizer, so that threads share this.
@@ -240,11 +244,7 @@ class Tokenizer:
         items = [self._checked(text, index, allow_empty) for index, text in enumerate(texts, first)]
         if not items:
             raise InputError("no text was given", todo="give at least one text")
-        encode = self._tokenizer.encode_batch
-        if all(isinstance(item, str) for item in items):  # it knows no types of pairs
-            encode = self._tokenizer.encode_batch_fast
-        with refusing(_BEHAVIOUR):
-            encodings = encode(items)
+        encodings = self._encodings(items, max_length)
         rows, truncated = [], []
         for index, encoding in enumerate(encodings):
             ids = encoding.ids
@@ -258,6 +258,34 @@ class Tokenizer:
             rows.append((ids, types))
         self._check_rows(rows, first)
         return rows, tuple(truncated)
+
+    def _encodings(self, items: Sequence[str | tuple[str, str]], max_length: int) -> list[Any]:
+        """Encode texts; of those that are cut at their end, no more than shows what is kept."""
+        encode = self._tokenizer.encode_batch
+        if all(isinstance(item, str) for item in items):  # it knows no types of pairs
+            encode = self._tokenizer.encode_batch_fast
+        characters = _CHARACTERS * max_length
+        found: list[Any] = [None] * len(items)
+        left: Sequence[int] = range(len(items))
+        while left:
+            parts = [self._beginning(items[index], characters) for index in left]
+            with refusing(_BEHAVIOUR):
+                encodings = encode(parts)
+            for index, encoding in zip(left, encodings, strict=True):
+                found[index] = encoding
+            left = [
+                index
+                for index, part in zip(left, parts, strict=True)
+                if part is not items[index] and len(found[index].ids) <= max_length
+            ]
+            characters *= 4
+        return found
+
+    def _beginning(self, item: str | tuple[str, str], characters: int) -> str | tuple[str, str]:
+        """What is encoded: how a pair is cut depends on both texts, to their ends."""
+        if isinstance(item, tuple) or self.truncation_side == "left":
+            return item
+        return self._beginnings.of(item, characters)
 
     def check(self, texts: Sequence[object]) -> None:
         """Refuse what is no text, or empty, by its place among others; an `InputError`."""

@@ -1,4 +1,4 @@
-"""What a tokenizer may consist of, and how much longer a text may get in it.
+"""What a tokenizer may consist of, how much longer a text may get in it, and where it may be cut.
 
 The package tokenizers computes whatever a file asks for: replacements that multiply until memory
 ends, templates longer than any limit, ids drawn at random. Only what is listed here is used.
@@ -10,6 +10,7 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -51,45 +52,81 @@ def _precompiled(step: JsonDict) -> int:
     return max(1, *map(len, content[start:].split(b"\0")))
 
 
-NORMALIZERS: Mapping[str, _Growth] = {
-    "BertNormalizer": 12,  # decomposed, lower case, spaces around ideographs
-    "ByteLevel": 2,
-    "Lowercase": 2,
-    "NFC": 3,
-    "NFD": 3,
-    "NFKC": 11,
-    "NFKD": 11,
-    "Nmt": 1,
-    "Precompiled": _precompiled,
-    "Prepend": lambda step: 1 + len(step["prepend"].encode()),
-    "Replace": _replaced,
-    "Strip": 1,
-    "StripAccents": 1,
+@dataclass(frozen=True)
+class Component:
+    """What is known of a kind of normalisers, pre-tokenizers or decoders.
+
+    Attributes
+    ----------
+    growth
+        Bytes that it makes of one byte of UTF-8, at most.
+    cuts
+        Expression, without a width, for places between two ASCII characters at which a text may be
+        cut: what stands before gives the same without what stands behind. Empty where none is
+        known. It is given the component as in tokenizer.json if that decides.
+    """
+
+    growth: _Growth
+    cuts: str | Callable[[JsonDict], str] = ""
+
+    def cuts_of(self, step: JsonDict) -> str:
+        """Evaluate `cuts`."""
+        return self.cuts(step) if callable(self.cuts) else self.cuts
+
+
+_ASCII = "(?<=[!-~])(?=[ -~])"
+_SPACES = "(?<=[!-~])(?= [0-9A-Za-z])"
+_PUNCTUATION = "(?<=[!-/:-@[-`{-~])(?=[!-~])"
+_GRAPHIC = [chr(code) for code in range(ord("!"), ord("~") + 1)]
+
+
+def _cuts_of_replace(step: JsonDict) -> str:
+    """Of a string without spaces, or of several spaces."""
+    pattern = step["pattern"]
+    if pattern.get("Regex") == " {2,}":
+        return _ASCII
+    return _SPACES if {*pattern.get("String", " ")} <= {*_GRAPHIC} else ""
+
+
+NORMALIZERS: Mapping[str, Component] = {
+    # Decomposed, lower case, spaces around ideographs.
+    "BertNormalizer": Component(12, _ASCII),
+    "ByteLevel": Component(2),
+    "Lowercase": Component(2, _ASCII),
+    "NFC": Component(3, _ASCII),
+    "NFD": Component(3, _ASCII),
+    "NFKC": Component(11, _ASCII),
+    "NFKD": Component(11, _ASCII),
+    "Nmt": Component(1, _ASCII),
+    "Precompiled": Component(_precompiled, _ASCII),
+    "Prepend": Component(lambda step: 1 + len(step["prepend"].encode()), _ASCII),
+    "Replace": Component(_replaced, _cuts_of_replace),
+    "Strip": Component(1, _ASCII),
+    "StripAccents": Component(1, _ASCII),
 }
-"""Bytes that a normaliser makes of one byte of UTF-8, at most."""
-PRE_TOKENIZERS: Mapping[str, _Growth] = {
-    "BertPreTokenizer": 1,
-    "ByteLevel": 4,
-    "CharDelimiterSplit": 1,
-    "Digits": 1,
-    "FixedLength": 1,
-    "Metaspace": 6,
-    "Punctuation": 1,
-    "Split": 1,
-    "UnicodeScripts": 1,
-    "Whitespace": 1,
-    "WhitespaceSplit": 1,
+PRE_TOKENIZERS: Mapping[str, Component] = {
+    "BertPreTokenizer": Component(1, f"{_SPACES}|{_PUNCTUATION}"),
+    "ByteLevel": Component(4, lambda step: _SPACES if step["use_regex"] else ""),
+    "CharDelimiterSplit": Component(1),
+    "Digits": Component(1),
+    "FixedLength": Component(1),
+    "Metaspace": Component(6, lambda step: _SPACES if step["split"] else ""),
+    "Punctuation": Component(1),
+    "Split": Component(1),
+    "UnicodeScripts": Component(1),
+    "Whitespace": Component(1, _SPACES),
+    "WhitespaceSplit": Component(1, _SPACES),
 }
-DECODERS: Mapping[str, _Growth] = {
-    "BPEDecoder": 2,
-    "ByteFallback": 1,
-    "ByteLevel": 1,
-    "CTC": 2,
-    "Fuse": 1,
-    "Metaspace": 1,
-    "Replace": _replaced,
-    "Strip": 1,
-    "WordPiece": 2,
+DECODERS: Mapping[str, Component] = {
+    "BPEDecoder": Component(2),
+    "ByteFallback": Component(1),
+    "ByteLevel": Component(1),
+    "CTC": Component(2),
+    "Fuse": Component(1),
+    "Metaspace": Component(1),
+    "Replace": Component(_replaced),
+    "Strip": Component(1),
+    "WordPiece": Component(2),
 }
 _POST_PROCESSORS = ("BertProcessing", "ByteLevel", "RobertaProcessing", "TemplateProcessing")
 _MODELS = ("BPE", "Unigram", "WordLevel", "WordPiece")
@@ -167,6 +204,27 @@ def check_components(tokenizer: Any) -> Expansion:
     return Expansion(steps)
 
 
+def cuts_of(tokenizer: Any) -> re.Pattern[str] | None:
+    """Where texts of a `tokenizers.Tokenizer` that was checked may be cut; None if that is unknown.
+
+    The first pre-tokenizer has to split there: what follows sees the parts one by one.
+    """
+    steps = [(NORMALIZERS, step) for step in _steps(tokenizer.normalizer)]
+    steps += [(PRE_TOKENIZERS, step) for step in _steps(tokenizer.pre_tokenizer)[:1]]
+    cuts = [kinds[step["type"]].cuts_of(step) for kinds, step in steps]
+    if tokenizer.pre_tokenizer is None or not all(cuts) or not _keeps_words(tokenizer.normalizer):
+        return None
+    return re.compile("".join(f"(?:{expression})" for expression in cuts))
+
+
+def _keeps_words(normalizer: Any) -> bool:
+    """Whether characters between spaces stay such, whatever it makes of them."""
+    words = ["a", *_GRAPHIC]
+    if normalizer is not None:
+        words = normalizer.normalize_str(" ".join(words)).split(" ")
+    return len(words) == 1 + len(_GRAPHIC) and all(word in _GRAPHIC for word in words[1:])
+
+
 class Expansion:
     """What the normalisers of a tokenizer make of texts.
 
@@ -228,14 +286,14 @@ def _steps(component: Any) -> list[JsonDict]:
     return found
 
 
-def _growth_of(section: str, step: JsonDict, kinds: Mapping[str, _Growth]) -> int:
-    growth = kinds.get(step["type"])
-    if growth is None:
+def _growth_of(section: str, step: JsonDict, kinds: Mapping[str, Component]) -> int:
+    if step["type"] not in kinds:
         raise _refused(section, f"{step['type']} is none of {', '.join(kinds)}")
+    growth = kinds[step["type"]].growth
     return growth(step) if callable(growth) else growth
 
 
-def _check_growth(section: str, component: Any, kinds: Mapping[str, _Growth]) -> None:
+def _check_growth(section: str, component: Any, kinds: Mapping[str, Component]) -> None:
     growth = prod(_growth_of(section, step, kinds) for step in _steps(component))
     if growth > MAX_GROWTH:
         raise _refused(section, f"it {_makes(growth)}")

@@ -28,7 +28,6 @@ _LEAST = 32
 """Characters that take as long as what every text takes, however short."""
 _RESTED = 64
 """Long texts after which their thread rests for as long as they took, after a short one came."""
-_NO_LIMIT = 2**31 - 1
 
 Text = str | tuple[str, str]
 
@@ -144,16 +143,14 @@ class _Request:
     def _tokenise(self, tokenizer: Tokenizer) -> None:
         start = len(self.rows)
         texts = self.texts[start : start + self.pieces.popleft()[0]]
-        most = self.max_tokens if self.truncate else _NO_LIMIT
-        rows, _ = tokenizer.rows(texts, most, allow_empty=True, first=start)
-        for row, (ids, types) in enumerate(rows, start):
-            if len(ids) > self.max_tokens:
-                raise InputError(
-                    f"text {row} is too long",
-                    why=f"a text has at most {self.max_tokens} tokens here",
-                    todo="shorten it, or send truncate: true to have it cut off",
-                )
-            self.rows.append((np.array(ids, np.int32), np.array(types, np.int32)))
+        rows, cut = tokenizer.rows(texts, self.max_tokens, allow_empty=True, first=start)
+        if cut and not self.truncate:
+            raise InputError(
+                f"text {start + cut[0]} is too long",
+                why=f"a text has at most {self.max_tokens} tokens here",
+                todo="shorten it, or send truncate: true to have it cut off",
+            )
+        self.rows += [(np.array(ids, np.int32), np.array(types, np.int32)) for ids, types in rows]
 
 
 class _Lane:
