@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -51,12 +52,15 @@ class Turns(Generic[Item]):
     ----------
     now
         Turn of the part that was taken last.
+    sizes
+        Of all parts of small and of large requests.
     """
 
     def __init__(self, most_passed: int) -> None:
         self.now = 0
         self._most_passed, self._passed = most_passed, 0
         self._waiting: tuple[list[tuple[int, int, int, Item]], ...] = ([], [])
+        self.sizes = [0, 0]
         self._numbers = itertools.count()
 
     def __bool__(self) -> bool:
@@ -66,6 +70,7 @@ class Turns(Generic[Item]):
     def put(self, item: Item, size: int, turn: int, large: bool) -> None:
         """Let a part wait for its turn."""
         heapq.heappush(self._waiting[large], (turn, next(self._numbers), size, item))
+        self.sizes[large] += size
 
     def large_is_next(self) -> bool:
         """Whether the next part is one of a large request."""
@@ -79,6 +84,7 @@ class Turns(Generic[Item]):
     def take(self, large: bool) -> None:
         """Take that part out."""
         turn, _, size, _ = heapq.heappop(self._waiting[large])
+        self.sizes[large] -= size
         self.now = max(self.now, turn)
         self._passed = 0 if large else self._passed + size
 
@@ -87,6 +93,7 @@ class Turns(Generic[Item]):
         items = [part[-1] for parts in self._waiting for part in parts]
         for parts in self._waiting:
             parts.clear()
+        self.sizes = [0, 0]
         return items
 
 
@@ -98,6 +105,8 @@ _SMALL, _SLICE = 512, 128
 """Tokens that a small request has at most, and a slice of large ones."""
 _SLICED = 512
 """Slices of large requests after a small one came, before a whole batch of these is computed."""
+RESTS = 3
+"""For how many times as long as a piece of a large request took the next one waits."""
 _MOST_PASSED = 512
 """Tokens of small requests that go before a large one which waits."""
 _LOOK_SECONDS = 1.0
@@ -159,7 +168,6 @@ class Batcher:
         self._waiting = Turns[_Text](_MOST_PASSED)
         self._slices_left = 0
         self._rested = 0.0  # when large ones have
-        self._tokens = 0
         self._closed = False
         self._failing: set[Runner] = set()
         try:
@@ -178,7 +186,7 @@ class Batcher:
     @property
     def waiting_tokens(self) -> int:
         """Tokens that wait."""
-        return self._tokens
+        return sum(self._waiting.sizes)
 
     @property
     def alive(self) -> int:
@@ -224,13 +232,12 @@ class Batcher:
                 raise _closed()
             if len(self._failing) == len(self._runners):
                 raise _unavailable()
-            if self._tokens + total > self._queue_tokens:
+            if self.waiting_tokens + total > self._queue_tokens:
                 raise OverloadedError(
                     "too much is waiting",
-                    why=f"{self._tokens} tokens are, and {self._queue_tokens} may",
+                    why=f"{self.waiting_tokens} tokens are, and {self._queue_tokens} may",
                     todo="try again later",
                 )
-            self._tokens += total
             if not job.large:
                 self._slices_left = _SLICED
             turn = self._waiting.now
@@ -270,12 +277,13 @@ class Batcher:
             began = time.monotonic()
             try:
                 self._compute(runner, texts)
-                if texts[0].job.large:
-                    self._rested = 2 * time.monotonic() - began
             except WorkerLostError as error:
                 self._again([text for text in texts if not text.done], error)
                 if not self._start_again(runner):
                     return
+            finally:
+                if texts[0].job.large:
+                    self._rest_after(time.monotonic() - began)
 
     def _compute(self, runner: Runner, texts: Sequence[_Text]) -> None:
         """Compute a batch; one that fails in halves, so that a text that cannot be fails alone."""
@@ -317,6 +325,12 @@ class Batcher:
                 if texts:
                     return texts
 
+    def _rest_after(self, seconds: float) -> None:
+        """Let large ones rest after a slice that took so long."""
+        with self._changed:
+            self._rested = time.monotonic() + RESTS * seconds
+            self._changed.notify_all()
+
     def _rest(self) -> float:
         """For how many seconds what waits is not computed, because it is of large requests."""
         if self._closed or not self._slices_left or self._waiting.first(large=False) is not None:
@@ -326,9 +340,10 @@ class Batcher:
     def _batch(self) -> list[_Text]:
         """Take texts in their turns, as many as are computed at once."""
         # A share: what one runner took alone, the others would wait for.
-        most = min(self._batch_tokens, -(-self._tokens // len(self._runners)))
         large = self._waiting.large_is_next()
-        if large and self._slices_left:
+        most = min(self._batch_tokens, -(-self._waiting.sizes[large] // len(self._runners)))
+        slicing = large and self._slices_left > 0
+        if slicing:
             self._slices_left -= 1
             most = min(most, _SLICE)
         texts: list[_Text] = []
@@ -340,10 +355,11 @@ class Batcher:
             if texts and (alone or tokens + size > most):
                 break
             self._waiting.take(large)
-            self._tokens -= size
             if not text.job.future.done():  # given up, or failed with another of its texts
                 texts.append(text)
                 tokens += size
+        if slicing and texts:
+            self._rested = math.inf  # one at a time, until `_rest_after`
         return texts
 
     def _again(self, texts: Sequence[_Text], error: WorkerLostError) -> None:
@@ -354,7 +370,6 @@ class Batcher:
                 text.tries += 1
                 if text.tries < _TRIES:
                     self._put(text, 0)
-                    self._tokens += len(text.ids)
             self._changed.notify_all()
         for text in texts:
             if text.tries >= _TRIES:
@@ -385,7 +400,7 @@ class Batcher:
 
     def _refuse_waiting(self, error: IbertError) -> None:
         with self._changed:
-            texts, self._tokens = self._waiting.clear(), 0
+            texts = self._waiting.clear()
         for text in texts:
             text.job.fail(error)
 

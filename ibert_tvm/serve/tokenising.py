@@ -18,7 +18,7 @@ import numpy as np
 
 from ..common.errors import InputError
 from ..model.tokenization import Tokenizer
-from .batcher import ClosedError, Row, Turns
+from .batcher import RESTS, ClosedError, Row, Turns
 
 _PIECE = 8192
 """Characters that are tokenised at once, unless one text has more: about 10 ms."""
@@ -27,7 +27,7 @@ _AT_ONCE = 1024
 _LEAST = 32
 """Characters that take as long as what every text takes, however short."""
 _RESTED = 64
-"""Long texts after which their thread rests for as long as they took, after a short one came."""
+"""Long texts after each of which their thread rests, after a short one came."""
 
 Text = str | tuple[str, str]
 
@@ -206,4 +206,5 @@ class _Lane:
             if self.rests:  # so that short texts and what computes have a processor
                 self.rests -= 1
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closed, time.thread_time() - began)
+                    rest = RESTS * (time.thread_time() - began)
+                    self._changed.wait_for(lambda: self._closed, rest)

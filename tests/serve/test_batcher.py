@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ibert_tvm.common.errors import LibraryError
-from ibert_tvm.serve.batcher import Batcher, ClosedError, Row, UnavailableError
+from ibert_tvm.serve.batcher import RESTS, Batcher, ClosedError, Row, UnavailableError
 from ibert_tvm.serve.runners import Outputs, Tokens, WorkerLostError
 from tests.processes import PATIENCE, wait_until
 from tests.snapshots import Messages
@@ -254,7 +254,7 @@ def test_slices_end_when_no_small_request_comes_any_more(
     assert [len(batch) for batch in runner.batches] == [1, 200, 200, 1600, 1600]
 
 
-def test_large_requests_rest_for_as_long_as_a_slice_took(
+def test_large_requests_rest_for_longer_than_a_slice_took(
     made: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -279,11 +279,45 @@ def test_large_requests_rest_for_as_long_as_a_slice_took(
     large = batcher.submit(texts(*([1] * 200 for _ in range(3))), "sum")
     assert computed(2) == [0, 1]
     assert sums(batcher.submit(texts([0]), "sum")) == [0]
-    assert computed(3) == [0, 1, 0]
+    now += 1000.0 * (RESTS - 1)
+    assert sums(batcher.submit(texts([0]), "sum")) == [0]
+    assert computed(4) == [0, 1, 0, 0]
     now += 1000.0
-    assert computed(4) == [0, 1, 0, 1]
+    assert computed(5) == [0, 1, 0, 0, 1]
     batcher.close()  # which lets nothing rest
     assert sums(large) == [200] * 3
+
+
+def test_a_slice_is_computed_by_one_of_two_and_small_requests_by_both(made: Make) -> None:
+    runners = [Sums(), Sums()]
+    batcher = made(*runners, batch=4096, queue=100_000)
+    assert sums(batcher.submit(texts([1]), "sum")) == [1]
+    for runner in runners:
+        runner.gate = threading.Event()
+        runner.entered.clear()
+    large = batcher.submit(texts(*([1] * 100 for _ in range(9))), "sum")
+    wait_until(lambda: any(runner.entered.is_set() for runner in runners))
+    busy, free = sorted(runners, key=lambda runner: not runner.entered.is_set())
+    small = batcher.submit(texts(*([2] * 10 for _ in range(6))), "sum")
+    assert free.entered.wait(PATIENCE)
+    assert busy.gate is not None and free.gate is not None
+    free.gate.set()
+    answers = sums(small)
+    busy.gate.set()
+    assert answers == [20] * 6 and sums(large) == [100] * 9
+    assert next(batch for batch in free.batches if batch[0] == 2) == [2] * 30  # half of them
+
+
+def test_large_requests_that_are_given_up_do_not_stop_others(made: Make) -> None:
+    runner = Sums()
+    batcher = made(runner, batch=4096, queue=100_000)
+    first = held(runner, batcher)
+    large = [batcher.submit(texts(*([1] * 100 for _ in range(9))), "sum") for _ in range(3)]
+    large[0].cancel()
+    assert runner.gate is not None
+    runner.gate.set()
+    assert sums(first) == [0]
+    assert [sums(answer) for answer in large[1:]] == [[100] * 9] * 2
 
 
 def test_small_requests_without_end_let_a_large_one_go_on(made: Make) -> None:
