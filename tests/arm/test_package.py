@@ -223,7 +223,6 @@ def test_c99_in_big_endian_order(package: Compile, tmp_path: Path) -> None:
     assert done.stdout == expected.astype(expected.dtype.newbyteorder(">")).tobytes()
 
 
-@pytest.mark.slow  # test_short_texts.py runs a package in the default set
 def test_the_example_firmware_prints_outputs(package: Compile, tmp_path: Path) -> None:
     needs("make")
     ids = [101, 205, 310, 102]

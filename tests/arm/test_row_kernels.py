@@ -105,7 +105,7 @@ def test_shapes(name: str, target: str, shape: tuple[int, int]) -> None:
     check(KERNELS[name](get_target(target), *shape, seed=1), target)
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("target", "keys", "masked", "scale"),
     examples(
@@ -152,7 +152,7 @@ def test_a_board_without_floating_point_unit() -> None:
             np.testing.assert_array_equal(got, expected, err_msg=name)
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("name", "target"),
     [

@@ -46,8 +46,8 @@ _VERSIONS = {"llvm-objdump": [f"llvm-objdump-{version}" for version in range(14,
 BOARDS = ("rpi4", "aarch64-dotprod", "aarch64-i8mm", "armv7-neon", "armv6-softfloat", "rv64gc")
 
 
-def _missing(why: str) -> None:
-    """Skip the test on a developer's machine, fail it in CI."""
+def missing(why: str) -> None:
+    """Skip the test on a developer's machine, fail it in CI, saying what to install."""
     if os.environ.get("CI"):
         pytest.fail(f"CI must have the tools of every target: {why}", pytrace=False)
     pytest.skip(why)
@@ -61,12 +61,12 @@ def needs(*tools: str) -> None:
     *tools
         Commands, such as ``qemu-aarch64``.
     """
-    missing = [
+    absent = [
         tool for tool in tools if not any(map(shutil.which, [tool, *_VERSIONS.get(tool, ())]))
     ]
-    if missing:
-        packages = " ".join(_PACKAGES.get(tool, tool) for tool in missing)
-        _missing(f"{', '.join(missing)} not found (Debian: apt-get install {packages})")
+    if absent:
+        packages = " ".join(_PACKAGES.get(tool, tool) for tool in absent)
+        missing(f"{', '.join(absent)} not found (Debian: apt-get install {packages})")
 
 
 def board(name: str, run: bool = True) -> TargetDescription:
@@ -87,7 +87,7 @@ def board(name: str, run: bool = True) -> TargetDescription:
         elif run:
             find_emulator(description)
     except TargetError as error:
-        _missing(f"{error.what}: {error.todo}")
+        missing(f"{error.what}: {error.todo}")
     return description
 
 

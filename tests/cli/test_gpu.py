@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.arm.tools import needs
 from tests.commands import Outcome, Refused
 from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.stand_in_gpu import load
-from tests.cuda.tools import needs
 from tests.report.pages import Page, resolve, says
 
 _QUICK = ("--seconds", "0.02")

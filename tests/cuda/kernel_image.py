@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ibert_tvm import targets
+from tests.arm.tools import needs
 from tests.cache import cached
-from tests.cuda.tools import needs
 from tests.processes import run_captured
 
 ON_HOST = Path(__file__).with_name("on_host")

@@ -8,7 +8,7 @@ from pathlib import Path
 from elftools.elf.elffile import ELFFile
 
 from ibert_tvm.runtime import cuda_runtime
-from tests.cuda.tools import missing
+from tests.arm.tools import missing
 
 
 def _library() -> Path:

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 import ibert_tvm
 from ibert_tvm.runtime import Library, load_library
 from ibert_tvm.runtime.cuda_engine import _contexts_that_fit
+from tests.arm.tools import needs
 from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import StandInGpu, environment, load
-from tests.cuda.tools import needs
 from tests.processes import run_captured
 
 KERNELS = 3

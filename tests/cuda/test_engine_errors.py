@@ -11,9 +11,9 @@ import pytest
 from ibert_tvm.common.errors import DeviceError, ExitCode, UsageError
 from ibert_tvm.runtime import cuda_runtime, load_library
 from ibert_tvm.targets.cuda.driver import runs_on
+from tests.arm.tools import needs
 from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.stand_in_gpu import environment, load
-from tests.cuda.tools import needs
 from tests.processes import run_captured
 from tests.snapshots import Messages
 

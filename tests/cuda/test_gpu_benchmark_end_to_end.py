@@ -15,9 +15,10 @@ from benchmarks.cuda import float_module, prepare
 from benchmarks.cuda.cells import SPECS
 from benchmarks.cuda.limits import build_limits
 from benchmarks.cuda.prepared import Prepared
+from tests.arm.tools import needs
 from tests.cuda.kernel_image import kernel_image
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in
-from tests.cuda.tools import cuda_toolchain, needs
+from tests.cuda.tools import cuda_toolchain
 from tests.processes import PATIENCE, run_captured, start_captured
 
 ROOT = Path(__file__).resolve().parents[2]

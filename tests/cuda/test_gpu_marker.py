@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import environment
-from tests.cuda.tools import needs
 from tests.processes import run_captured, without_torch
 
 ROOT = Path(__file__).resolve().parents[2]

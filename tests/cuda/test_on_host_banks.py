@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import load, run_cuda
-from tests.cuda.tools import needs
 
 HEAD = '#include "primitives.cuh"\nextern "C" __global__ void run(int* a) {\n'
 

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
+from tests.arm.tools import needs
 from tests.cuda.kernel_image import KernelSourceError, bundle, kernel_image
 from tests.cuda.stand_in_gpu import StandInGpuError, environment, load, run_cuda
-from tests.cuda.tools import needs
 from tests.processes import run_captured
 
 NUMBERS = np.arange(64, dtype=np.int32)
@@ -102,36 +102,42 @@ def test_a_warp_needs_its_barrier_too():
     assert "nobody has written it" in message
 
 
-def test_threads_at_different_barriers():
-    body = "if (threadIdx.x < 32)\n__syncthreads(); else\n__syncthreads();"
-    assert failure(body, block=(64,)) == PLACE.format(32) + (
-        "threads of a block meet at different barriers: __syncthreads of line 102, while others "
-        "wait at that of line 101"
-    )
-
-
-def test_threads_that_wait_for_one_another():
-    body = "if (threadIdx.x < 16) __syncthreads();\nelse __syncwarp();"
-    assert failure(body) == PLACE.format(31) + (
-        "no thread can go on: thread 0 at __syncthreads (line 100); thread 16 at __syncwarp "
-        "(line 101)"
-    )
+@pytest.mark.parametrize(
+    ("body", "block", "thread", "why"),
+    [
+        (
+            "if (threadIdx.x < 32)\n__syncthreads(); else\n__syncthreads();",
+            64,
+            32,
+            "threads of a block meet at different barriers: __syncthreads of line 102, while "
+            "others wait at that of line 101",
+        ),
+        (
+            "if (threadIdx.x < 16) __syncthreads();\nelse __syncwarp();",
+            32,
+            31,
+            "no thread can go on: thread 0 at __syncthreads (line 100); thread 16 at __syncwarp "
+            "(line 101)",
+        ),
+        (
+            "if (threadIdx.x < 16) a[threadIdx.x] = __shfl_sync(0xffffffff, 1, 0);\n"
+            "else __syncwarp();",
+            32,
+            16,
+            "lanes of a warp diverge: __syncwarp (line 101, mask ffffffff) while others wait at "
+            "__shfl_sync (line 100, mask ffffffff)",
+        ),
+    ],
+    ids=["different barriers", "one waits for another", "different operations"],
+)
+def test_threads_that_meet_nowhere(body, block, thread, why):
+    assert failure(body, block=(block,)) == PLACE.format(thread) + why
 
 
 def test_threads_that_returned_do_not_hold_a_barrier_up():
     source = kernel("if (threadIdx.x >= 32) return; __syncthreads(); a[threadIdx.x] = 5;")
     [result] = run_cuda(source, [NUMBERS], block=(64,))
     assert (result[:32] == 5).all()
-
-
-def test_lanes_at_different_operations():
-    body = (
-        "if (threadIdx.x < 16) a[threadIdx.x] = __shfl_sync(0xffffffff, 1, 0);\nelse __syncwarp();"
-    )
-    assert failure(body) == PLACE.format(16) + (
-        "lanes of a warp diverge: __syncwarp (line 101, mask ffffffff) while others wait at "
-        "__shfl_sync (line 100, mask ffffffff)"
-    )
 
 
 def test_lanes_with_different_masks():

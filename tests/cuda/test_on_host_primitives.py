@@ -7,8 +7,8 @@ The formulas are those of the PTX ISA, "Warp-level matrix instructions": a lane'
 import numpy as np
 import pytest
 
+from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import load, run_cuda
-from tests.cuda.tools import needs
 
 CAPABILITIES = (75, 80, 90)
 LANES = np.arange(32)

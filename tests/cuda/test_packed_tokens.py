@@ -20,9 +20,9 @@ from ibert_tvm.schedules.cuda.serial import SerialRule
 from ibert_tvm.schedules.row_guard import ROW_COUNT
 from ibert_tvm.schedules.rule import kernel_name
 from ibert_tvm.targets import Gpu, get_target
+from tests.arm.tools import needs
 from tests.cuda.gpu_models import as_model, build
 from tests.cuda.stand_in_gpu import Kernel, load, run_kernel
-from tests.cuda.tools import needs
 from tests.examples import examples
 from tests.lowering import lowered
 from tests.passes.models import ENCODERS, VOCABULARY, encoder_program

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
+from tests.arm.tools import needs
 from tests.cuda.kernel_image import kernel_image
 from tests.cuda.stand_in_gpu import environment, libraries, load
-from tests.cuda.tools import needs
 from tests.processes import run_captured
 
 TO_DEVICE, TO_HOST = 1, 2

@@ -9,8 +9,8 @@ import pytest
 
 from ibert_tvm import Encoder
 from ibert_tvm.compiler import compile as compile_model
+from tests.arm.tools import needs
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
-from tests.cuda.tools import needs
 from tests.encoder.small_encoders import bert
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs as needs_package

@@ -26,10 +26,11 @@ from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.tuning import TuneOptions
 from ibert_tvm.tuning.measure import KernelBuilder, Measurer
 from ibert_tvm.tuning.tuner import find_tasks
+from tests.arm.tools import needs
 from tests.commands import Ibert, Refused
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
-from tests.cuda.tools import cuda_toolchain, needs
+from tests.cuda.tools import cuda_toolchain
 from tests.processes import run_captured, without_torch
 from tests.rpc.small_model import expected, inputs_of, small_model
 from tests.snapshots import Messages

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.arm.small_bert import small_bert
+from tests.arm.tools import needs
 from tests.cuda.gpu_models import CAPABILITIES, as_model, build, check, random_inputs
 from tests.cuda.stand_in_gpu import load
-from tests.cuda.tools import needs
 from tests.examples import examples
 from tests.integration.families import EVERY, Model
 from tests.integration.whole_models import minilm

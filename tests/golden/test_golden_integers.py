@@ -16,11 +16,9 @@ import ibert_tvm as ibert
 from ibert_tvm.quantization import calibrate
 from ibert_tvm.targets import register_target, unregister_target
 from tests.arm.packages import link_package, run_package
-from tests.arm.tools import board, run_library
-from tests.arm.tools import needs as needs_tool
+from tests.arm.tools import board, needs, run_library
 from tests.cuda import gpu_models
 from tests.cuda.stand_in_gpu import load as load_gpu
-from tests.cuda.tools import needs
 from tests.examples import examples
 from tests.golden import digests
 from tests.golden.models import (
@@ -165,7 +163,7 @@ def test_boards_give_the_golden_outputs(name: str, target: str, tmp_path: Path) 
 @SLOW
 @pytest.mark.parametrize("name", ON_TARGETS)
 def test_avx512_vnni_gives_the_golden_outputs(name: str, tmp_path: Path) -> None:
-    needs_tool(pc.EMULATOR)
+    needs(pc.EMULATOR)
     target = "x86-avx512-vnni"
     compiled = ibert.compile(quantized(name), target, shapes=[shape(name)], runtime="none")
     outputs = pc.run_library(compiled.export(tmp_path / "model.so"), inputs(name))

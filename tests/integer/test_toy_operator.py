@@ -170,6 +170,7 @@ def toy_kernel(target: str) -> RowKernel:
 
 
 @pytest.mark.qemu
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
 def test_toys_on_microcontrollers(target: str) -> None:
     needs("arm-none-eabi-gcc", "qemu-system-arm")

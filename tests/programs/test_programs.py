@@ -118,6 +118,7 @@ def test_a_program_without_an_arena_runs(builder: Builder) -> None:
     assert compare(program, builder.parameters, "x86-64", (1, 4), 0) == ""
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("value", [0, 7])
 def test_rows_of_one_number_are_normalised(builder: Builder, value: int) -> None:
     """Their variance is epsilon alone, and the analysis knows the value: no kernel was found."""
