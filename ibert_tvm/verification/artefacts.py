@@ -26,6 +26,9 @@ from ..common.strict_json import JsonDict
 from ..common.types import Array
 from ..model.artefact import QuantizedModel
 from ..model.model_info import ModelInfo
+from ..runtime.emulated_engine import target_of
+from ..runtime.library_file import METADATA_SECTION, WEIGHTS_SECTION, read_metadata
+from ..targets.bare_metal import PackageOptions, is_package, read_package
 from .certificate import MOST_FINDINGS, Certificate, Check
 from .checks import (
     Advance,
@@ -112,8 +115,6 @@ class CompiledLibrary(Compiled):
     def __init__(
         self, path: Path, emulate: bool, address: Address | None, database: Path | None
     ) -> None:
-        from ..runtime.library_file import read_metadata
-
         self.path, self._emulate, self._address = path, emulate, address
         self._database = database
         self._metadata = read_metadata(path)
@@ -127,7 +128,6 @@ class CompiledLibrary(Compiled):
         return tokenizer_files(self._metadata)
 
     def code(self) -> list[Check]:
-        from ..runtime.emulated_engine import target_of
         from ..targets.library_audit import audit_library
 
         metadata = self._metadata
@@ -156,7 +156,6 @@ class CompiledLibrary(Compiled):
 
     def made_again(self, model: QuantizedModel, scratch: Path) -> Path:
         from ..compiler import compile as compile_model
-        from ..runtime.emulated_engine import target_of
 
         metadata = self._metadata
         made = compile_model(
@@ -175,13 +174,9 @@ class CompiledLibrary(Compiled):
         )
 
     def document(self, path: Path) -> JsonDict:
-        from ..runtime.library_file import METADATA_SECTION
-
         return json.loads(_sections(path).get(METADATA_SECTION, "{}"))
 
     def wrong_weights(self, other: Path) -> list[str]:
-        from ..runtime.library_file import WEIGHTS_SECTION
-
         ours, theirs = (_sections(path).get(WEIGHTS_SECTION, b"") for path in (self.path, other))
         if ours == theirs:
             return []
@@ -256,7 +251,6 @@ class CompiledPackage(Compiled):
     def __init__(self, path: Path, emulate: bool, scratch: Path) -> None:
         from ..runtime.package_engine import package_metadata
         from ..targets import get_target
-        from ..targets.bare_metal import read_package
 
         self.path, self._emulate, self._scratch = path, emulate, scratch
         document = read_package(path)
@@ -285,15 +279,10 @@ class CompiledPackage(Compiled):
 
     def made_again(self, model: QuantizedModel, scratch: Path) -> Path:
         from ..compiler import compile as compile_model
-        from ..targets.bare_metal.options import PackageOptions
 
-        document, options = (
-            self._document,
-            PackageOptions(
-                str(self._document["emit"]),
-                build_systems=tuple(map(str, self._document.get("build_systems", ()))),
-            ),
-        )
+        document = self._document
+        systems = tuple(map(str, document.get("build_systems", ())))
+        options = PackageOptions(str(document["emit"]), build_systems=systems)
         made = compile_model(
             model,
             self._description.name,
@@ -306,7 +295,6 @@ class CompiledPackage(Compiled):
         return made.export(scratch / "again", options)
 
     def document(self, path: Path) -> JsonDict:
-        from ..targets.bare_metal import read_package
 
         return read_package(path)
 
@@ -488,8 +476,6 @@ def verify(
     TargetError
         If a tool that a check needs is missing.
     """
-    from ..targets.bare_metal import is_package
-
     for place in filter(None, (path, model)):
         if not place.exists():
             raise UsageError(f"there is nothing at {place}", todo="check the path")

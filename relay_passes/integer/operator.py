@@ -16,7 +16,7 @@ from ..dialect.record import Dialect, Operand, Record
 from ..errors import LoweringError
 from .domain import Domain, Entry, Index, T, Tensor
 from .traits import Traits
-from .types import TensorType
+from .types import NARROW, TensorType
 
 INTEGER = Dialect(
     "integer", LoweringError, "quantise the model again", "requantise or convert it first"
@@ -106,6 +106,8 @@ class Elementwise(Operator, abstract=True):
 
     Class variables
     ---------------
+    OPERANDS
+        One value x of signed integers, unless an operator names others.
     STAGE
         Name of the block.
     NARROW_STAGE
@@ -113,7 +115,7 @@ class Elementwise(Operator, abstract=True):
         follows goes on from there.
     """
 
-    OPERANDS: ClassVar[tuple[Operand, ...]] = ()
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (Operand("x", NARROW, "... C"),)
     RESULT: ClassVar[str] = "... C"
     TRAITS: ClassVar[Traits] = Traits(elementwise=True, per_token=True)
     STAGE: ClassVar[str] = ""

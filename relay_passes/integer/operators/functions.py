@@ -67,7 +67,6 @@ class Clip(Elementwise):
     low: int
     high: int
 
-    OPERANDS = (Operand("x", NARROW, "... C"),)
     KEEPS = "x"
     STAGE = "clipped"
 
@@ -94,7 +93,6 @@ class Tanh(Elementwise):
     exponential: BinaryExponential = field(metadata=flattened("exp", BinaryExponential))
     fraction_bits: int = 15
 
-    OPERANDS = (Operand("x", NARROW, "... C"),)
     dtype = "int32"
     STAGE = "tanh"
 
@@ -116,7 +114,6 @@ class Sigmoid(Elementwise):
 
     constants: ClippedPolynomial = field(metadata=flattened("logistic", ClippedPolynomial))
 
-    OPERANDS = (Operand("x", NARROW, "... C"),)
     dtype = "int16"
     STAGE = "sigmoid"
     NARROW_STAGE = True
@@ -136,7 +133,6 @@ class Silu(Elementwise):
 
     constants: ClippedPolynomial = field(metadata=flattened("logistic", ClippedPolynomial))
 
-    OPERANDS = (Operand("x", NARROW, "... C"),)
     dtype = "int16"
     STAGE = "silu"
     NARROW_STAGE = True
@@ -193,7 +189,6 @@ class Log1pRelu(Elementwise):
 
     constants: Logarithm = field(metadata=flattened("log", Logarithm))
 
-    OPERANDS = (Operand("x", NARROW, "... C"),)
     dtype = "int32"
     STAGE = "logarithm"
 
