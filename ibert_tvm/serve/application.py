@@ -224,14 +224,14 @@ def _add_routes(application: FastAPI, service: Service) -> None:
         vectors = encoder.post_processing.finished(vectors, cut)
         if cut is not None and cut < size:
             vectors = normalized(vectors)
-        form = _base64 if request.encoding_format == "base64" else _as_is
+        as_text = request.encoding_format == "base64"
         return _answer(
             model,
             {
                 "object": "list",
                 "data": [
-                    {"object": "embedding", "index": index, "embedding": form(vector)}
-                    for index, vector in enumerate(vectors)
+                    {"object": "embedding", "index": index, "embedding": vector}
+                    for index, vector in enumerate(map(_base64, vectors) if as_text else vectors)
                 ],
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             },
@@ -360,10 +360,6 @@ def _answer(model: Model, document: JsonDict) -> Response:
 def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     body = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, status, dict(headers or {}), media_type="application/json")
-
-
-def _as_is(vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    return vector
 
 
 def _base64(vector: NDArray[np.float32]) -> str:

@@ -392,17 +392,14 @@ class _Run:
         count = min(self.settings.calibration, len(self.data))
         random = np.random.default_rng([self.settings.seed, 2])
         chosen = random.permutation(len(self.data))[:count].tolist()
-        names = ("input_ids", "attention_mask", *self._type_ids())
+        types = int(getattr(model_config(self.folder), "type_vocab_size", 0) or 0) > 1
+        names = ("input_ids", "attention_mask", *(["token_type_ids"] if types else []))
         size = self.settings.batch_size
         parts = [chosen[start : start + size] for start in range(0, count, size)]
         return [
             {name: x.numpy() for name, x in self.learned.inputs(part, names).items()}
             for part in parts
         ]
-
-    def _type_ids(self) -> tuple[str, ...]:
-        takes = int(getattr(model_config(self.folder), "type_vocab_size", 0) or 0) > 1
-        return ("token_type_ids",) if takes else ()
 
 
 def _logits(result: Any) -> torch.Tensor:
