@@ -22,8 +22,10 @@ from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.types import TensorType
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.spec import nibbles
+from tests.arm.whole_models import check_on_microcontroller
 from tests.encoder.small_encoders import bert
 from tests.integration.whole_models import one_layer, random_inputs
+from tests.lowering import lowered
 from tests.snapshots import Messages
 
 
@@ -91,6 +93,24 @@ def test_outputs_stay_close_and_ranges_are_proved() -> None:
     assert 0 < error < 0.05
     details = analyse_ranges(narrow.program, narrow.parameters).details
     assert check_unbounded(narrow.program, given(), narrow.parameters, details, np.int64) == []
+
+
+@pytest.mark.parametrize(("target", "halves"), [("cortex-m4", True), ("x86-64", False)])
+def test_microcontrollers_keep_half_bytes(target: str, halves: bool) -> None:
+    whole, narrow = (
+        lowered(model, target, [(1, 20)]).program.parameters
+        for model in (one_layer(), mix().narrow)
+    )
+    assert any(array.dtype == np.uint8 for array in narrow.values()) is halves
+    sizes = [sum(array.nbytes for array in arrays.values()) for arrays in (whole, narrow)]
+    assert (sizes[1] < sizes[0]) is halves
+
+
+@pytest.mark.slow
+@pytest.mark.qemu
+def test_half_bytes_give_the_same_bits_on_a_microcontroller(tmp_path: Path) -> None:
+    inputs = {name: array[:1].astype("int32") for name, array in given().items()}
+    check_on_microcontroller(mix().narrow, "cortex-m4", 20, inputs, tmp_path)
 
 
 def test_a_mix_takes_the_cheapest_matrices_first(messages: Messages) -> None:
