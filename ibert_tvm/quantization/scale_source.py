@@ -261,111 +261,6 @@ class SourceScales:
         }
 
 
-def complete(
-    model: CanonicalModel,
-    given: GivenQuantization,
-    preset: str,
-    options: CalibrationOptions,
-    batches: Sequence[Batch],
-    progress: Callable[[int, int], None] | None,
-) -> tuple[QuantizationTable, SourceScales]:
-    """Build the table of a model that came quantised.
-
-    Parameters
-    ----------
-    model
-        The model.
-    given
-        Its scales and integers.
-    preset
-        "accurate" or "paper".
-    options
-        How missing scales are estimated.
-    batches
-        Calibration data; none if there are no such data.
-    progress
-        Called with the steps done and the steps there are.
-
-    Returns
-    -------
-    table : QuantizationTable
-    source : SourceScales
-
-    Raises
-    ------
-    UsageError
-        If scales are missing and there is no calibration data; lists them.
-    """
-    needed = requirements(model.module, preset)
-    scales = fill_scales(given, needed, options.forms.widen)
-    estimated = QuantizationTable(preset)
-    report: TableReport | None = None
-    if scales.missing:
-        if not batches:
-            raise missing_scales(scales, given)
-        still_open = {
-            name: replace(
-                value,
-                matmul=value.matmul and name not in scales.matmul,
-                stream=value.stream and name not in scales.stream,
-            )
-            for name, value in needed.items()
-        }
-        # Integers that came with the model are of numbers that nothing is taken off.
-        options = options.but(value_offsets=False)
-        builder = TableBuilder(still_open, model.parameters, preset, options, given.matrices)
-        estimated, report = observe_and_build(model, batches, builder, progress)
-    matmul = {**estimated.matmul, **scales.matmul}
-    weights, embeddings, uses = _weights(model, given, scales, needed, matmul, estimated)
-    table = QuantizationTable(
-        preset, matmul, {**estimated.stream, **scales.stream}, weights, embeddings, scales.grids
-    )
-    calibrated = {
-        section: [item.value for item in scales.missing if item.section == section]
-        for section in ("matmul", "stream")
-    }
-    return table, SourceScales(scales, uses, calibrated, report, options.forms.widen)
-
-
-def _weights(
-    model: CanonicalModel,
-    given: GivenQuantization,
-    scales: GivenScales,
-    needed: Mapping[str, Requirement],
-    matmul: Mapping[str, ActivationQuant],
-    estimated: QuantizationTable,
-) -> tuple[dict[str, WeightQuant], dict[str, WeightQuant], dict[str, WeightUse]]:
-    operand = {layer: value.name for value in needed.values() for layer in value.layers}
-    weights: dict[str, WeightQuant] = {}
-    embeddings: dict[str, WeightQuant] = {}
-    uses: dict[str, WeightUse] = {}
-    for _, call in canonical_calls(model.module):
-        name = value_name(call)
-        if name not in needed:
-            continue
-        value = needed[name]
-        if value.section == "embeddings":
-            table = model.parameters[value.weight]
-            embeddings[name], uses[name] = embedding_rows(
-                table, given.matrices.get(name), scales.tables.get(name)
-            )
-        elif value.section == "weights":
-            if name in estimated.weights and name not in given.matrices:
-                weights[name] = estimated.weights[name]
-                rows = len(weights[name].values)
-                uses[name] = WeightUse("", rows, 0, "floats in the source, rounded in calibration")
-                continue
-            quant = matmul[operand[name]]
-            weights[name], uses[name] = linear_rows(
-                model.parameters[value.weight],
-                given.matrices.get(name),
-                model.parameters[operands_of(call)["bias"].name],
-                quant.scale,
-                quant.channel_divisor,
-            )
-    return weights, embeddings, uses
-
-
 _logger = logging.getLogger(__name__)
 
 ACCURATE, RELEASED = "accurate", "released"
@@ -512,13 +407,92 @@ class Given(ScaleSource):
 
     def choose(self, data: CalibrationData) -> Chosen:
         batches, options = data.batches(self.model), data.options
-        table, source = complete(
-            self.model, self.given, self.preset, options, batches, data.progress
-        )
+        table, source = self._complete(options, batches, data.progress)
         summary: JsonDict = {}
         if source.report is not None:
             summary = _summary(batches, options, source.report)
         return table, {**summary, "source_scales": source.to_json(self.given)}
+
+    def _complete(
+        self, options: CalibrationOptions, batches: Sequence[Batch], progress: Progress | None
+    ) -> tuple[QuantizationTable, SourceScales]:
+        """Build the table: the model's scales, and those that it lacks by calibration.
+
+        Raises
+        ------
+        UsageError
+            If scales are missing and there is no calibration data; lists them.
+        """
+        model, given, preset = self.model, self.given, self.preset
+        needed = requirements(model.module, preset)
+        scales = fill_scales(given, needed, options.forms.widen)
+        estimated = QuantizationTable(preset)
+        report: TableReport | None = None
+        if scales.missing:
+            if not batches:
+                raise missing_scales(scales, given)
+            still_open = {
+                name: replace(
+                    value,
+                    matmul=value.matmul and name not in scales.matmul,
+                    stream=value.stream and name not in scales.stream,
+                )
+                for name, value in needed.items()
+            }
+            # Integers that came with the model are of numbers that nothing is taken off.
+            options = options.but(value_offsets=False)
+            builder = TableBuilder(still_open, model.parameters, preset, options, given.matrices)
+            estimated, report = observe_and_build(model, batches, builder, progress)
+        matmul = {**estimated.matmul, **scales.matmul}
+        weights, embeddings, uses = self._weights(scales, needed, matmul, estimated)
+        table = QuantizationTable(
+            preset, matmul, {**estimated.stream, **scales.stream}, weights, embeddings, scales.grids
+        )
+        calibrated = {
+            section: [item.value for item in scales.missing if item.section == section]
+            for section in ("matmul", "stream")
+        }
+        return table, SourceScales(scales, uses, calibrated, report, options.forms.widen)
+
+    def _weights(
+        self,
+        scales: GivenScales,
+        needed: Mapping[str, Requirement],
+        matmul: Mapping[str, ActivationQuant],
+        estimated: QuantizationTable,
+    ) -> tuple[dict[str, WeightQuant], dict[str, WeightQuant], dict[str, WeightUse]]:
+        model, given = self.model, self.given
+        operand = {layer: value.name for value in needed.values() for layer in value.layers}
+        weights: dict[str, WeightQuant] = {}
+        embeddings: dict[str, WeightQuant] = {}
+        uses: dict[str, WeightUse] = {}
+        for _, call in canonical_calls(model.module):
+            name = value_name(call)
+            if name not in needed:
+                continue
+            value = needed[name]
+            if value.section == "embeddings":
+                table = model.parameters[value.weight]
+                embeddings[name], uses[name] = embedding_rows(
+                    table, given.matrices.get(name), scales.tables.get(name)
+                )
+            elif value.section == "weights":
+                if name in estimated.weights and name not in given.matrices:
+                    weights[name] = estimated.weights[name]
+                    rows = len(weights[name].values)
+                    uses[name] = WeightUse(
+                        "", rows, 0, "floats in the source, rounded in calibration"
+                    )
+                    continue
+                quant = matmul[operand[name]]
+                weights[name], uses[name] = linear_rows(
+                    model.parameters[value.weight],
+                    given.matrices.get(name),
+                    model.parameters[operands_of(call)["bias"].name],
+                    quant.scale,
+                    quant.channel_divisor,
+                )
+        return weights, embeddings, uses
 
 
 @dataclass(frozen=True)
