@@ -57,8 +57,7 @@ def test_kinds_of_targets_differ_in_their_phases() -> None:
     assert names[TargetKind.PROCESSOR] == names[TargetKind.GPU] == PHASES
     compact = [*PHASES]
     compact.insert(PHASES.index("share_kernels"), "constants_as_arguments")
-    assert names[TargetKind.WEB] == compact
-    assert names[TargetKind.BARE_METAL] == [name for name in compact if name != "widen_weights"]
+    assert names[TargetKind.BARE_METAL] == names[TargetKind.WEB] == compact
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_outputs_stay_close_and_ranges_are_proved() -> None:
     assert check_unbounded(narrow.program, given(), narrow.parameters, details, np.int64) == []
 
 
-@pytest.mark.parametrize(("target", "halves"), [("cortex-m4", True), ("x86-64", False)])
+@pytest.mark.parametrize(("target", "halves"), [("cortex-m4", True), ("c99", False)])
 def test_microcontrollers_keep_half_bytes(target: str, halves: bool) -> None:
     whole, narrow = (
         lowered(model, target, [(1, 20)]).program.parameters
