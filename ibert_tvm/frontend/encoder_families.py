@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..common.errors import IbertError
 from ..common.strict_json import JsonObject, shown
 from ..model.heads import HEADS, Layer, PooledTokens, WholePipeline
 from .encoder_builder import ACTIVATIONS, BERT_LAYER, EncoderConfig, LayerNames
 
 
-class NeedsTransformersError(Exception):
+class NeedsTransformersError(IbertError):
     """A folder needs transformers; the message is the end of "importing a folder ..."."""
 
 
