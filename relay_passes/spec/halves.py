@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .arithmetic import Arithmetic
-from .binding import bind
 from .q15 import high_product
 from .ranged import Constant, Ranged, combined, expr_in
 from .widths import INT32, fits
@@ -57,7 +56,9 @@ class Halves(Arithmetic):
         a, b = (y, x) if x.dtype == "int64" else (x, y)
         upper = [_upper(b.low), _upper(b.high)]
         sums = [p * q for p in (a.low, a.high) for q in upper]
-        if product.dtype == "int64" and a.dtype != "int64" and fits(min(sums), max(sums), INT32):
+        # The reciprocal of a row is wide and not negative; wide numbers of lanes keep loops scalar.
+        halved = a.dtype == "int32" and (b.dtype == "int32" or b.low >= 0)
+        if product.dtype == "int64" and halved and fits(min(sums), max(sums), INT32):
             product.form = _Product(a, b)
         return product
 
@@ -137,7 +138,7 @@ def _rounded(product: _Product, bits: int, saturated: bool = False) -> tirx.Expr
     from tvm import tirx
 
     up = _WORD + 1 - bits
-    a, b = bind(product.a), bind(product.b)
+    a, b = product.a, product.b  # not bound: TVM's analyses refuse bindings of stages that bind
     left: tirx.Expr = expr_in(a, "int32")
     right: tirx.Expr = expr_in(b, "int32")
     wide = b.dtype == "int64"

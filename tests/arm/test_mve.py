@@ -183,6 +183,10 @@ def test_products_of_64_bits_are_vector_instructions(name: str, m55: TargetDescr
     assert counts.by_mnemonic["vmulh.s32"] >= 24 // 4
 
 
+def test_epilogues_of_inlined_stages_with_bindings_compile(m55: TargetDescription) -> None:
+    _check(row_kernels.KERNELS["gelu_paper"](m55, 5, 24), m55)
+
+
 def _check(kernel: row_kernels.RowKernel, target: TargetDescription) -> Counts:
     """Equal to the specification, and no floating-point instruction executed."""
     outputs, counts = bare_kernels.run(kernel, target)
