@@ -143,7 +143,7 @@ def run_demo(folder: Path, step: Callable[[str, str], None]) -> DemoResult:
     Raises
     ------
     ModelError
-        If the model is not there.
+        If the model, or PyTorch beside which it is measured, is not there.
     VerificationError
         If the library's integers are not those of the reference.
     """
@@ -157,6 +157,7 @@ def run_demo(folder: Path, step: Callable[[str, str], None]) -> DemoResult:
         seconds[name] = time.perf_counter() - started
 
     source = find_model()
+    require("torch", "transformers", to="ibert demo")  # compared at the end
     sentences = packaged_texts("demo_sentences.txt")
     with timed("import", f"import the float model from {source.name}/"):
         from .frontend import load
