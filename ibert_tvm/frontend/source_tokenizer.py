@@ -26,6 +26,7 @@ from ..model.tokenizer_behaviour import PROBE_LENGTHS, PROBES, ROWS, Rows, probe
 from ..model.tokenizer_limits import check_charsmap, check_charsmaps, check_vocabulary
 from .errors import ModelSourceError
 from .sentence_pipeline import transformer_settings
+from .tokenizer_classes import built_otherwise, model_input_names
 from .tokenizer_settings import (
     ADDED,
     CONFIG,
@@ -369,12 +370,12 @@ def _check_same(
 
 
 def _without_transformers(folder: Path, sentence: JsonDict) -> dict[str, bytes]:
-    """tokenizer.json as it is, where no setting asks for something else."""
+    """tokenizer.json as it is, where no setting and no class asks for something else."""
     read = _read(folder)
     files = {name: read[name] for name in plain_files(folder)}
     if "tokenizer.json" not in files:
         raise _needs_transformers(folder, "it has no tokenizer.json")
-    Tokenizer(files)  # what is damaged is said first
+    tokenizer = Tokenizer(files)  # what is damaged is said first
     document = _object(files, "tokenizer.json")
     asked = [
         f"{key} ({name})"
@@ -388,10 +389,16 @@ def _without_transformers(folder: Path, sentence: JsonDict) -> dict[str, bytes]:
     if asked:
         why = f"its settings {', '.join(asked)} may change what tokenizer.json says"
         raise _needs_transformers(folder, why)
-    if length := _length(sentence):
-        settings = {**_object(files, CONFIG), "model_max_length": length}
-        files[CONFIG] = json.dumps(settings).encode()
-    return files
+    settings, config = _object(read, CONFIG), _object(read, "config.json")
+    if why := built_otherwise(tokenizer, settings, config):
+        raise _needs_transformers(folder, why)
+    length = _length(sentence)
+    stored = {
+        **_object(files, CONFIG),
+        "model_input_names": model_input_names(settings, config),
+        **({"model_max_length": length} if length else {}),
+    }
+    return {**files, CONFIG: json.dumps(stored).encode()}
 
 
 def _needs_transformers(folder: Path, why: str) -> ModelSourceError:

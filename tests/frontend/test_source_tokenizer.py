@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ibert_tvm.frontend.errors import ModelSourceError
 from ibert_tvm.frontend.source_tokenizer import PROBES, source_tokenizer
 from ibert_tvm.frontend.tokenizer_settings import table
 from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
-from ibert_tvm.model.tokenizer_behaviour import probe_rows
+from ibert_tvm.model.tokenizer_behaviour import PROBE_LENGTHS, probe_rows
 from tests.frontend.tokenizer_folders import WORDS, pairs_of_bytes, pieces, words
 from tests.snapshots import Messages
 
@@ -279,6 +279,76 @@ def test_without_transformers_settings_have_to_agree_with_tokenizer_json(
     (folder / "special_tokens_map.json").unlink()
     with messages.raises(ModelSourceError):
         source_tokenizer(folder)
+
+
+def _edited(document: dict[str, Any], path: str, value: Any) -> None:
+    *places, last = path.split(".")
+    for place in places:
+        document = document[place]
+    document[last] = value
+
+
+_SPLIT = {"type": "WhitespaceSplit"}
+CLASSES: dict[str, tuple[Callable[..., Path], dict[str, Any], dict[str, Any], str]] = {
+    "words": (words, {}, {}, ""),
+    "the same class": (words, {"tokenizer_class": "BertTokenizerFast"}, {}, ""),
+    "without types": (words, {"tokenizer_class": "DistilBertTokenizer"}, {}, ""),
+    "types by a setting": (words, {"model_input_names": ["input_ids", "attention_mask"]}, {}, ""),
+    "cased": (words, {"do_lower_case": False}, {"normalizer.lowercase": False}, ""),
+    "cased by tokenizer.json alone": (words, {}, {"normalizer.lowercase": False}, "normalizer"),
+    "accents": (words, {}, {"normalizer.strip_accents": False}, "normalizer"),
+    "no normaliser": (words, {}, {"normalizer": None}, "normalizer"),
+    "another split": (words, {}, {"pre_tokenizer": _SPLIT}, "pre_tokenizer"),
+    "short words": (words, {}, {"model.max_input_chars_per_word": 3}, "model"),
+    "nothing around": (words, {}, {"post_processor": None}, "post_processor"),
+    "as it is": (
+        words,
+        {"tokenizer_class": "PreTrainedTokenizerFast"},
+        {"normalizer.lowercase": False, "post_processor": None},
+        "",
+    ),
+    "a class that is not known": (
+        words,
+        {"tokenizer_class": "MPNetTokenizer"},
+        {},
+        "its tokenizer is a MPNetTokenizer",
+    ),
+    "bytes": (pairs_of_bytes, {}, {}, ""),
+    "bytes with a space": (
+        pairs_of_bytes,
+        {"add_prefix_space": True},
+        {"pre_tokenizer.add_prefix_space": True},
+        "",
+    ),
+    "a space by tokenizer.json alone": (
+        pairs_of_bytes,
+        {},
+        {"pre_tokenizer.add_prefix_space": True},
+        "pre_tokenizer",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CLASSES)
+def test_without_transformers_its_classes_are_those_of_tokenizer_json(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, settings, edits, refused = CLASSES[case]
+    document = json.loads(source_tokenizer(made(tmp_path / "plain", {}))["tokenizer.json"])
+    folder = made(tmp_path / "model", settings)
+    for path, value in edits.items():
+        _edited(document, path, value)
+    (folder / "tokenizer.json").write_text(json.dumps(document))
+    theirs = Tokenizer(source_tokenizer(folder))
+    hide(monkeypatch, "transformers", "sentence_transformers")
+    if refused:
+        with pytest.raises(ModelSourceError, match=refused):
+            source_tokenizer(folder)
+        return
+    ours = Tokenizer(source_tokenizer(folder))
+    for probe in PROBES:
+        for length in PROBE_LENGTHS:
+            assert probe_rows(ours, probe, length) == probe_rows(theirs, probe, length)
 
 
 def test_the_table_of_settings_is_that_of_the_documents() -> None:
