@@ -177,8 +177,8 @@ def _encoder_weights(
     shapes = {**config.shapes(), **config.head_shapes(family.steps(head) or (), labels)}
     stored = {name: f"{prefix if in_encoder(name) else ''}{name}" for name in shapes}
     layers = {f"{config.names.path.format(index)}." for index in range(config.num_hidden_layers)}
-    unused = {name.removeprefix(prefix) for name in arrays.names} - shapes.keys()
-    check_all_layers(unused, layers, ENCODER_PARTS, folder.model)
+    unused = [name for name in arrays.names if name.removeprefix(prefix) not in shapes]
+    check_all_layers(unused, prefix, layers, ENCODER_PARTS, folder.model)
     try:
         found = arrays.require({stored[name]: shape for name, shape in shapes.items()})
     except ModelSourceError as error:

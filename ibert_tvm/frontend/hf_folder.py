@@ -219,7 +219,7 @@ LAYER = re.compile(r".*?\.\d+\.")
 
 
 def check_all_layers(
-    unused: Iterable[str], layers: Container[str], parts: Container[str], folder: Path
+    unused: Iterable[str], prefix: str, layers: Container[str], parts: Container[str], folder: Path
 ) -> None:
     """Refuse a checkpoint with more layers than its configuration builds, or one that builds none.
 
@@ -228,7 +228,9 @@ def check_all_layers(
     Parameters
     ----------
     unused
-        Names of weights in the encoder that it has no use for.
+        Names of weights in the files that it has no use for.
+    prefix
+        Of the encoder's, in some files.
     layers
         What `LAYER` finds in the names of those that it has.
     parts
@@ -239,7 +241,7 @@ def check_all_layers(
     left = [
         name
         for name in sorted(unused)
-        if (found := LAYER.match(name))
+        if (found := LAYER.match(name.removeprefix(prefix)))
         and found[0] not in layers
         and found[0].partition(".")[0] in parts
     ]

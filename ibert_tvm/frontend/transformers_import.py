@@ -220,7 +220,8 @@ def load_folder(folder: HfFolder, head: str, **settings: Any) -> tuple[Any, froz
     base = getattr(model, model.base_model_prefix, model)
     built = {LAYER.match(name.removeprefix(prefix)) for name in model.state_dict()}
     check_all_layers(
-        (name.removeprefix(prefix) for name in loading["unexpected_keys"]),
+        loading["unexpected_keys"],
+        prefix,
         {found[0] for found in built if found},
         [name for name, _ in base.named_children()],
         folder.model,
