@@ -344,7 +344,7 @@ def _markdown(result: dict[str, Any]) -> str:
         f"{settings['seconds']:g} s each, sent by h2load; attacked from the same machine, at the "
         f"lowest priority. *health* is the slowest answer to `/health` over a new connection. "
         f"Bounds: no valid request fails, p99 at most {_SLOWER} times and memory at most {_LARGER} "
-        f"times that without attack, health at most {_HEALTH_MS} ms.",
+        f"times those without attack, just before; health at most {_HEALTH_MS} ms.",
         "",
     ]
     body = [
@@ -385,12 +385,13 @@ def main(arguments: list[str] | None = None) -> int:
     rows = result["rows"]
     with _started("ibert", [*command, "--workers", str(options.workers)]) as server:
         measured(server, texts, expected, [], options.rate, 2.0)  # warm
-        for names in ([], *([name] for name in ATTACKS), list(ATTACKS)):
-            row = measured(
-                server, texts, expected, names, options.rate, options.seconds, options.scale
-            )
-            rows.append({**row, "exceeded": exceeded(rows[0] if rows else row, row)})
-            LOG.info("%s", rows[-1])
+        for attack in (*([name] for name in ATTACKS), list(ATTACKS)):
+            for names in ([], attack):  # in turns: machines are not as fast at all times
+                row = measured(
+                    server, texts, expected, names, options.rate, options.seconds, options.scale
+                )
+                rows.append({**row, "exceeded": exceeded(rows[-1] if names else row, row)})
+                LOG.info("%s", rows[-1])
     for group in _GROUPS:
         with contextlib.suppress(OSError):
             group.rmdir()
