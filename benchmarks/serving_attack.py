@@ -362,7 +362,8 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="of the attackers' connections")
     parser.add_argument("--attack", nargs="+", choices=list(ATTACKS), help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    parser.set_defaults(workers=2)  # one per processor, as docs/serving.md has it
+    # One per processor, as docs/serving.md has it.
+    parser.set_defaults(workers=len(os.sched_getaffinity(0)))
     return parser.parse_args(arguments)
 
 

@@ -23,17 +23,13 @@ from .intrinsics.microkernels import is_microkernel
 from .loops import extent, inline_elementwise, largest_divisor, output_blocks, vectorise_innermost
 from .microkernel import schedule_linear
 from .nodes import Block, Loop
-from .products import MatrixProduct, linear_products
+from .products import linear_products
 from .row_guard import ROW_COUNT, mark_inner_row_loop, mark_row_loop
 from .rule import Rule
 from .stages import NotElementwise
 from .tensorised import exact_instruction, rows_argument, tile_matrix_product
 from .tiles import LinearTile, tile_of
 from .weight_prefetch import mark_panel_loop
-from .widening import widen_panel
-
-# Row tiles, at most, for which a panel of half bytes is widened once: a task each.
-_WIDENED_FOR = 32
 
 
 class LinearRule(Rule[s_tir.Schedule]):
@@ -53,9 +49,8 @@ class LinearRule(Rule[s_tir.Schedule]):
             return schedule_linear(sch, func, product, dot)
         copied = product.lhs if "ibert.lhs_copied" in func.attrs else None
         names = [one.name for one in products]
-        widened = [one.rhs.name for one in products if one.rhs is not None]
-        inline_elementwise(sch, keep={*names, *widened, *([] if copied is None else [copied.name])})
-        tile = tile_of(func, LinearTile) or default_tile(func, dot, product)
+        inline_elementwise(sch, keep={*names, *([] if copied is None else [copied.name])})
+        tile = tile_of(func, LinearTile) or default_tile(func, dot, product.sizes[1] // dot.lanes)
         marks = [_order_tiles(sch, sch.get_sblock(name), tile, dot) for name in names]
         if len(names) > 1:
             sch.merge(*(_innermost(sch, sch.get_sblock(name)) for name in names))
@@ -64,9 +59,7 @@ class LinearRule(Rule[s_tir.Schedule]):
         sch.parallel(parallel)
         argument = rows_argument(dot) if _is_plain(tile) else None
         mark_row_loop(sch, parallel, *marks[0], argument=argument)
-        for name in widened:
-            widen_panel(sch, sch.get_sblock(name), parallel, dot)
-        if target.prefetches_weights and tile.prefetch and _is_plain(tile) and not widened:
+        if target.prefetches_weights and tile.prefetch and _is_plain(tile):
             _tile, count, _repeats = marks[0]
             mark_panel_loop(sch, parallel, block, tile.vectors, count, len(names))
         around_tile = len(sch.get_loops(block)) - 3
@@ -96,7 +89,7 @@ class LinearRule(Rule[s_tir.Schedule]):
         return sch
 
 
-def default_tile(func: tirx.PrimFunc, dot: DotInstruction, product: MatrixProduct) -> LinearTile:
+def default_tile(func: tirx.PrimFunc, dot: DotInstruction, vectors: int) -> LinearTile:
     """Decisions on a kernel that nobody tuned.
 
     Parameters
@@ -105,14 +98,11 @@ def default_tile(func: tirx.PrimFunc, dot: DotInstruction, product: MatrixProduc
         The kernel; emission padded its rows to whole tiles.
     dot
         The instruction.
-    product
-        What it multiplies. All rows pass over a panel that the kernel widens itself.
+    vectors
+        Vectors of columns that the kernel has.
     """
     rows = int(func.attrs["ibert.row_tile"])
-    padded_rows, columns, _depth = product.sizes
-    vectors = largest_divisor(columns // dot.lanes, dot.tile_vectors)
-    together = 1 if product.rhs is None else largest_divisor(padded_rows // rows, _WIDENED_FOR)
-    return LinearTile(rows, vectors, row_block=together)
+    return LinearTile(rows, largest_divisor(vectors, dot.tile_vectors))
 
 
 def _is_plain(tile: LinearTile) -> bool:

@@ -68,6 +68,17 @@ _DENSE = {
 }
 """Steps by activation of a dense layer."""
 
+SIZES = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+}
+"""Of BERT-Base, which configurations have that do not say otherwise."""
+
 
 @dataclass(frozen=True)
 class LayerNames:

@@ -13,7 +13,7 @@ from typing import Any
 from ..common.errors import IbertError
 from ..common.strict_json import JsonObject, shown
 from ..model.heads import HEADS, Layer, PooledTokens, WholePipeline
-from .encoder_builder import ACTIVATIONS, BERT_LAYER, EncoderConfig, LayerNames
+from .encoder_builder import ACTIVATIONS, BERT_LAYER, SIZES, EncoderConfig, LayerNames
 
 
 class NeedsTransformersError(IbertError):
@@ -60,13 +60,7 @@ _ENCODERS = ("Model", "ForMaskedLM", "ForPreTraining")
 """Ends of the names of classes whose folders are imported as encoders."""
 
 _DEFAULTS: Mapping[str, Any] = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
+    **SIZES,
     "pad_token_id": 0,
     "layer_norm_eps": 1e-12,
     "hidden_act": "gelu",

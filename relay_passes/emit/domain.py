@@ -225,7 +225,7 @@ class KernelDomain(KernelBlocks):
         self.attributes["ibert.row_tile"] = tile
         padded_depth = int(weight.tensor.shape[1]) * layout.depth
         whole = (rows, depth) == (padded_rows, padded_depth)
-        if layout.widens_weights or (weight.is_widened and layout.has_microkernel):
+        if layout.widens_weights or weight.is_widened:
             block = layout.row_block(padded_rows, padded_depth, tile)
             self.attributes["ibert.row_block"] = block
             padded_rows = -(-padded_rows // block) * block

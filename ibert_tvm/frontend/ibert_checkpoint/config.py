@@ -6,21 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...common.strict_json import JsonDict, JsonObject
-from ..encoder_builder import EncoderConfig
+from ..encoder_builder import SIZES, EncoderConfig
 from ..errors import ModelSourceError, UnsupportedModelError
 
 FORCE_DEQUANT = ("none", "gelu", "softmax", "layernorm", "nonlinear")
 """Values of ``force_dequant``: which non-linear functions ran in float during training."""
-
-_SIZES = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +56,7 @@ class IbertConfig(EncoderConfig):
             If the activation is not GELU.
         """
         values: JsonDict = {}
-        for name, default in _SIZES.items():
+        for name, default in SIZES.items():
             value = document.get(name, default)
             if type(value) is not int or value < 1:
                 raise _wrong(file, name, value, "a positive integer")
