@@ -244,9 +244,8 @@ def test_an_answer_that_is_not_read_ends() -> None:
 
 def test_what_is_allowed() -> None:
     """Pipelined requests, large headers, small chunks, a body slower than headers."""
-    from ibert_tvm.serve.connections import _SENDING
-
     site = Site(8, head_bytes=9000)
+    from ibert_tvm.serve.connections import _SENDING
 
     async def use(open_: Any) -> None:
         reader, writer = await open_()
