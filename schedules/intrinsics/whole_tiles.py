@@ -3,7 +3,7 @@
 The intrinsic is a call of a function in C (``targets/microkernels``) for any number of rows and
 columns and a run of the depth, where a compiler does not keep what the instruction accumulates in:
 VMLADAVA (Cortex-M55, MVE) adds sixteen products to a general register, TDPBUSD (x86, AMX) a matrix
-of 16 x 16 sums to a tile.
+of 16 x 16 sums to a tile, VWMACC (RISC-V) products to a group of vectors of any length.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .registration import ANY_ROWS, Operand, Sources, called, nest, sources_of
 ROWS_ARGUMENT, DEPTH_ARGUMENT = 4, 6
 """Places in the call of what says how many rows it multiplies, and over how many entries."""
 
-_MICROKERNELS = ("vmladava", "tdpbusd")
+_MICROKERNELS = ("vmladava", "tdpbusd", "vwmacc", "vwmacc_short")
 
 
 def multiplies_whole_tiles(dot: DotInstruction) -> bool:

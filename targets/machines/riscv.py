@@ -38,6 +38,8 @@ def _is_floating_point(mnemonic: str, _operands: str, has_registers: bool) -> bo
 
 _BRANCHES = r"b(?:eq|ne|lt|ge|gt|le)(?:u|z)?"
 _REFUSED = r"ecall|[msu]ret|d?ret\w+|wfi|csr\w+|fence\.i|sfence\w*|hfence\w*|r?d?cycle\w*"
+# Of the registers that are refused: the length of vectors, and how their averages are rounded.
+_OF_VECTORS = {"csrr": (1, "vlenb"), "csrw": (0, "vxrm"), "csrwi": (0, "vxrm")}
 _STOPS = ("ebreak", "unimp")
 _ONLY_READS = rf"s[bhwd]|fence(\.\w+)?|nop|j|jr|{_BRANCHES}"
 
@@ -67,6 +69,9 @@ def _transfer(one: Instruction) -> Transfer | None:
         return Transfer(Goes.NAMED, falls=name != "j")
     if name in _STOPS:
         return Transfer(Goes.STOP, falls=False)
+    place, register = _OF_VECTORS.get(name, (0, ""))
+    if operands[place : place + 1] == [register]:
+        return None
     return Transfer(Goes.REFUSED) if re.fullmatch(_REFUSED, name) else None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..description import DotInstruction, TargetDescription
 from ..machines.riscv import RISCV32, RISCV64
 
@@ -9,6 +11,11 @@ from ..machines.riscv import RISCV32, RISCV64
 # in registers of 64 bits.
 RV32M = DotInstruction("rv32m", "int16", "int8", 4, 1, tile_rows=4, tile_vectors=4)
 RV64M = DotInstruction("rv64m", "int16", "int8", 4, 1, tile_rows=8, tile_vectors=4)
+
+# By a microkernel, whose tile of seven rows fills the registers; several share a call.
+VWMACC = DotInstruction(
+    "vwmacc", "int16", "int8", 32, 1, tile_rows=32, tile_vectors=1, short="vwmacc_short"
+)
 
 
 def _microcontroller(
@@ -71,4 +78,22 @@ RV64GC = TargetDescription(
     float_abi="hard",
     compiler_flags=("-march=rv64gc", "-mabi=lp64d"),
     emulated="rv64",
+)
+# LLVM is told of vectors of integers alone, so that it has none of floats to choose. Code for
+# registers of 128 bits, the fewest that V has, runs on longer ones.
+RV64GCV = replace(
+    RV64GC,
+    name="rv64gcv",
+    description="64-bit RISC-V under Linux with vectors of any length: RVV 1.0 (Spacemit K1)",
+    tvm_target={
+        **RV64GC.tvm_target,
+        "mattr": ["+m", "+a", "+f", "+d", "+c", "+relax", "+zve64x", "+zvl128b"],
+    },
+    dot=VWMACC,
+    vector_lanes=16,
+    required_features=tuple("imafdcv"),
+    microkernels=("rvv.c",),
+    microkernel_flags=("-fno-jump-tables",),  # which the audit cannot follow
+    compiler_flags=("-march=rv64gcv", "-mabi=lp64d"),
+    emulated="rv64,v=true,vext_spec=v1.0,vlen=128",
 )
