@@ -345,6 +345,8 @@ def code_file(image: Image, machine: Machine) -> bytes:
         for address in sorted({segment.address, *image.names}):
             if segment.address <= address < segment.end:
                 mark(f".{address:x}", address, number)
+        if machine.code_symbol:
+            mark(machine.code_symbol, segment.address, number)
         for address, state in sorted(image.states.items()):
             if segment.address <= address < segment.end:
                 mark(f"${state}", address, number)

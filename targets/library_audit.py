@@ -84,7 +84,8 @@ def parse(listing: str) -> Iterator[Function]:
 
 def is_unknown(one: Instruction) -> bool:
     """Whether the disassembler could not tell what instruction it is."""
-    unknown = one.mnemonic in ("", ".inst", "(bad)") or "<unknown>" in one.text
+    directive = one.mnemonic.startswith(".")  # .inst, .insn, .4byte
+    unknown = directive or one.mnemonic in ("", "(bad)") or "<unknown>" in one.text
     unknown = unknown or (not one.operands and _PREFIX.fullmatch(one.mnemonic) is not None)
     return unknown or "undefined" in one.text.lower()
 

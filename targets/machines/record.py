@@ -284,6 +284,9 @@ class Machine:
         Reads the convention off a file; None where files do not tell.
     disassembler
         Options of objdump, by the feature of LLVM that asks for them; ``""`` is always there.
+    code_symbol
+        Symbol in front of code by which objdump knows what instructions it may have; empty where
+        options tell it.
     integer_vectors
         Features of LLVM that put vectors of integers into the registers of floats.
     general_registers
@@ -310,6 +313,7 @@ class Machine:
     float_abis: tuple[str, ...] = ("",)
     float_use: Callable[[ELFFile], FloatUse] | None = None
     disassembler: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    code_symbol: str = ""
     integer_vectors: frozenset[str] = frozenset()
     general_registers: tuple[str, ...] = ()
     integer_helpers: frozenset[str] = frozenset()

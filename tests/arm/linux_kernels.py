@@ -73,7 +73,13 @@ class BoardKernels:
             for name, kernel in lowered.items()
         }
         self._command = [*emulator_command(target), str(self._link())]
-        if processor is not None and "-cpu" in self._command:
+        if processor is not None:
+            self.emulate(processor)
+
+    def emulate(self, processor: str) -> None:
+        """Run what follows on another processor, where there is an emulator."""
+        self._end()
+        if "-cpu" in self._command:
             self._command[self._command.index("-cpu") + 1] = processor
 
     @property
@@ -145,10 +151,14 @@ class BoardKernels:
         lines = (line.split("\t") for line in done.stdout.decode().splitlines())
         return {fields[1].split()[0] for fields in lines if len(fields) > 1}
 
-    def __del__(self) -> None:
+    def _end(self) -> None:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait()
+        self._process = None
+
+    def __del__(self) -> None:
+        self._end()
 
 
 def run_function(

@@ -43,12 +43,16 @@ def row_kernels(target: TargetDescription) -> dict[str, RowKernel]:
     }
 
 
-def check(kernels: dict[str, RowKernel], target: TargetDescription) -> None:
-    """Run all kernels, and compare every result in every integer."""
+def compiled(kernels: dict[str, RowKernel], target: TargetDescription) -> BoardKernels:
+    """Schedule and compile all kernels."""
     functions = {
         name: schedule_kernel(name, kernel.func, target) for name, kernel in kernels.items()
     }
-    built = BoardKernels(functions, target)
+    return BoardKernels(functions, target)
+
+
+def compare(kernels: dict[str, RowKernel], built: BoardKernels) -> None:
+    """Run all kernels, and compare every result in every integer."""
     for name, kernel in kernels.items():
         poison = [np.full_like(array, 0x5A) for array in kernel.outputs]
         results = built.run(name, *kernel.inputs, *poison)[len(kernel.inputs) :]
@@ -61,7 +65,8 @@ def check(kernels: dict[str, RowKernel], target: TargetDescription) -> None:
 @pytest.mark.parametrize("name", examples(BOARDS, "aarch64-dotprod"))
 def test_matrix_products_with_their_epilogues(name: str) -> None:
     target = board(name)
-    check(matrix_kernels(target), target)
+    kernels = matrix_kernels(target)
+    compare(kernels, compiled(kernels, target))
 
 
 # Those of 64 bits differ in matrix products only.
@@ -69,4 +74,5 @@ def test_matrix_products_with_their_epilogues(name: str) -> None:
 @pytest.mark.parametrize("name", examples(BOARDS, "armv7-neon"))
 def test_row_operations(name: str) -> None:
     target = board(name)
-    check(row_kernels(target), target)
+    kernels = row_kernels(target)
+    compare(kernels, compiled(kernels, target))

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.qemu, pytest.mark.slow(seconds=40)]
 
 VOCABULARY = 30000
 # As many tokens as the emulator gets through in a few seconds.
-LENGTHS = {"armv6-softfloat": 32, "rv64gc": 32}
+LENGTHS = {"armv6-softfloat": 32, "rv64gc": 32, "rv64gcv": 32}
 
 
 @pytest.mark.parametrize("name", examples(BOARDS, "rpi4", otherwise="record"))

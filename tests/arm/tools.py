@@ -43,7 +43,8 @@ _PACKAGES = {
 }
 # Debian's llvm-14 has the version in the names of its programs.
 _VERSIONS = {"llvm-objdump": [f"llvm-objdump-{version}" for version in range(14, 30)]}
-BOARDS = ("rpi4", "aarch64-dotprod", "aarch64-i8mm", "armv7-neon", "armv6-softfloat", "rv64gc")
+BOARDS = ("rpi4", "aarch64-dotprod", "aarch64-i8mm", "armv7-neon", "armv6-softfloat")
+BOARDS += ("rv64gc", "rv64gcv")
 
 
 def missing(why: str) -> None:

@@ -56,7 +56,7 @@ KINDS += ("minilm-default",)
 CLOSE = ("bert-default", "bert-best")
 ON_TARGETS = (*CLOSE, "bert-words-4", "bert-4", "odd-paper", "ibert")
 # `default` on each of a family, the others on one of them, and on all in the record.
-BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv7-neon", "rv64gc")
+BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv7-neon", "rv64gc", "rv64gcv")
 MICROCONTROLLERS = ("cortex-m0", "cortex-m4", "cortex-m55", "rv32imc")
 # Of bert-base no calibration is stored. For ibert-accurate two strengths of smoothing come within
 # 0.1% of each other, so that last bits decide between them.

@@ -35,6 +35,7 @@ TARGETS = {
     "armv7-neon": ("none", True),
     "armv6-softfloat": ("none", True),
     "rv64gc": ("none", True),
+    "rv64gcv": ("none", True),
 }
 
 

@@ -17,7 +17,8 @@ from ibert_tvm.targets import (
 from tests.snapshots import Messages
 
 X86 = ("x86-64", "x86-64-v3", "x86-amx", "x86-avx-vnni", "x86-avx512-vnni")
-BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv6-softfloat", "armv7-neon", "rpi4", "rv64gc")
+BOARDS = ("aarch64-dotprod", "aarch64-i8mm", "armv6-softfloat", "armv7-neon", "rpi4")
+BOARDS += ("rv64gc", "rv64gcv")
 MICROCONTROLLERS = (
     *(f"cortex-m{number}" for number in (0, 3, 4, 7, 33, 55, 85)),
     *("rv32im", "rv32imc"),
@@ -59,7 +60,7 @@ def test_a_description_names_its_tools(name: str) -> None:
     target = get_target(name)
     assert target.toolchain is not None and target.emulator is not None
     wide = target.elf_machine == "EM_AARCH64"
-    hard = name in ("armv7-neon", "rv64gc")
+    hard = name in ("armv7-neon", "rv64gc", "rv64gcv")
     assert target.float_abi == ("" if wide else "hard" if hard else "soft")
     # TVM's runtime has packages for 64-bit ARM only.
     assert target.runtimes == (("tvm", "none") if wide else ("none",))

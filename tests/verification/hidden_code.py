@@ -209,6 +209,16 @@ HIDDEN = {
         "rv32imc", _RV32 + "f: ret\n.balign 4\n.word 0xffffffff\n", "no instruction"
     ),
     "interrupts of RISC-V": Hidden("rv32imc", _RV32 + "f: csrw mtvec, a0\nret\n", _COMPUTED),
+    "vectors on a microcontroller of RISC-V": Hidden(
+        "rv32imc", _RV32 + "f: .insn 0x02841457\nret\n", "no instruction"  # vfadd.vv v8, v8, v8
+    ),
+    "floats in vectors of RISC-V": Hidden(
+        "rv64gcv", _RV32 + "f: vfwcvt.f.x.v v8, v4\nret\n", "vfwcvt.f.x.v v8,v4"
+    ),
+    "an interrupted loop of RISC-V's vectors": Hidden(
+        "rv64gcv", _RV32 + "f: csrr a0, vlenb\ncsrw vstart, a0\nret\n", "csrw vstart,a0"
+    ),
+    "how RISC-V rounds floats": Hidden("rv64gcv", _RV32 + "f: csrwi fcsr, 1\nret\n", "fcsr"),
     "a constant address that no linker knows": Hidden(
         "cortex-m4",
         _T32 + "f: ldr r3, g\nbx r3\n.balign 4\ng: .word 0x10003\n",
