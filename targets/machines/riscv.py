@@ -210,7 +210,7 @@ RISCV64 = Machine(
     flow=_flow(_sources_64),
     float_abis=("hard",),
     float_use=_float_use,
-    # A mapping symbol (RISC-V ELF psABI). Instructions on vectors are decoded for all processors, so
+    # A mapping symbol (RISC-V ELF psABI). Vector instructions are decoded for all processors, so
     # that those on floats are found.
     code_symbol="$xrv64gcv",
     toolchains={

@@ -210,7 +210,9 @@ HIDDEN = {
     ),
     "interrupts of RISC-V": Hidden("rv32imc", _RV32 + "f: csrw mtvec, a0\nret\n", _COMPUTED),
     "vectors on a microcontroller of RISC-V": Hidden(
-        "rv32imc", _RV32 + "f: .insn 0x02841457\nret\n", "no instruction"  # vfadd.vv v8, v8, v8
+        "rv32imc",
+        _RV32 + "f: .insn 0x02841457\nret\n",
+        "no instruction",  # vfadd.vv v8, v8, v8
     ),
     "floats in vectors of RISC-V": Hidden(
         "rv64gcv", _RV32 + "f: vfwcvt.f.x.v v8, v4\nret\n", "vfwcvt.f.x.v v8,v4"
