@@ -21,7 +21,7 @@ VOCABULARY = 30000
 LENGTHS = {"armv6-softfloat": 32, "rv64gc": 32, "rv64gcv": 32}
 
 
-@pytest.mark.parametrize("name", examples(BOARDS, "rpi4", otherwise="record"))
+@pytest.mark.parametrize("name", examples(BOARDS, "rpi4", "rv64gcv", otherwise="record"))
 def test_minilm_is_bit_exact(name: str, tmp_path: Path) -> None:
     target, model = board(name), minilm()
     seq_len = LENGTHS.get(name, 128)
