@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from .header import (
     header_text,
     tensor_identifiers,
 )
+from .in_place import aliased, writable_over
 from .interface import Interface, ShapeSpec, item_size
 from .lower import KernelSignature, LoweredKernel, lower_kernels
 from .model import (
@@ -186,11 +188,18 @@ def arena_peak(placed: PlacedGraph, kernels: Mapping[str, BareKernel]) -> ArenaP
     peaks = []
     for step, call in enumerate(graph.calls):
         kernel = kernels[call.kernel]
-        parts = [
-            (graph.calls[first].layer, graph.values[value].nbytes)
+        living = [
+            (placed.places[value].position, graph.values[value].nbytes, graph.calls[first].layer)
             for value, (first, last) in lifetimes.items()
             if placed.places[value].kind == "arena" and first <= step <= last
         ]
+        # What a result shares with the argument that it is written over counts once.
+        parts, end = [], 0
+        for position, nbytes, layer in sorted(living):
+            alone = position + nbytes - max(position, end)
+            end = max(end, position + nbytes)
+            if alone > 0:
+                parts.append((layer, alone))
         if kernel.workspace_bytes:
             parts.append((f"workspace of {call.layer}", kernel.workspace_bytes))
         parts.sort(key=lambda part: -part[1])
@@ -255,9 +264,16 @@ def compile_bare(
     alignment = description.machine.system.alignment
     prefix = interface.prefix
     signatures, lowered, placed = _planned(module, description, interface, threads)
+    in_place = _in_place(placed)
+    lowered |= {
+        name: replace(lowered[name], function=aliased(lowered[name].function, arguments))
+        for name, arguments in in_place.items()
+    }
     provided = {*microkernel_symbols(description), *((LAUNCH,) if threads else ())}
     kernels = {
-        name: _kernel(module, name, signature, lowered[name], description, provided)
+        name: _kernel(
+            module, name, signature, lowered[name], in_place.get(name, ()), description, provided
+        )
         for name, signature in signatures.items()
     }
     outside = _outside(parameters, interface, external)
@@ -311,8 +327,22 @@ def _planned(
     signatures = _signatures(graphs, alignment, interface.prefix)
     lowered = lower_kernels(module, signatures, description, threads)
     workspaces = {name: kernel.workspace_bytes for name, kernel in lowered.items()}
-    placed = [place_values(graph, workspaces, alignment) for graph in graphs]
+
+    @cache
+    def over(name: str) -> Mapping[tuple[int, int], int]:
+        return writable_over(lowered[name].function, signatures[name].parameters)
+
+    placed = [place_values(graph, workspaces, alignment, over) for graph in graphs]
     return signatures, lowered, placed
+
+
+def _in_place(placed: Sequence[PlacedGraph]) -> dict[str, tuple[int, ...]]:
+    """For each kernel that writes a result over an argument, the positions of both."""
+    found: dict[str, set[int]] = {}
+    for one in placed:
+        for step, *arguments in one.shared:
+            found.setdefault(one.graph.calls[step].kernel, set()).update(arguments)
+    return {name: tuple(sorted(arguments)) for name, arguments in found.items()}
 
 
 def _outside(
@@ -392,6 +422,7 @@ def _kernel(
     name: str,
     signature: KernelSignature,
     lowered: LoweredKernel,
+    in_place: tuple[int, ...],
     description: TargetDescription,
     provided: Collection[str],
 ) -> BareKernel:
@@ -408,6 +439,7 @@ def _kernel(
         object_file=data,
         code_bytes=description.machine.objects.code_bytes(data),
         undefined=undefined,
+        in_place=in_place,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from tvm import relax
 
@@ -16,7 +17,8 @@ from .interface import item_size
 #
 # A program without runtime takes no memory at run time. All that a call needs beside its inputs,
 # its outputs and the weights is one block, the arena, in which every value has a fixed place; two
-# values share bytes only where no step of the program needs both.
+# values share bytes only where no step of the program needs both, or where the step that reads the
+# one for the last time may write the other over it (`in_place`).
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class Request:
         return self.first <= other.last and other.first <= self.last
 
 
+Leads = Mapping[tuple[Hashable, Hashable], int]
+"""For (argument, result) of a step after which nobody needs the argument: that the result may
+share its bytes, if it begins at most so many behind its first."""
+
+
 @dataclass(frozen=True)
 class ArenaPlan:
     """A place for every request.
@@ -59,40 +66,59 @@ class ArenaPlan:
         Size of the arena, a multiple of the alignment.
     lower_bound
         The most that any step needs at once: no plan can be smaller.
+    shared
+        (argument, result) pairs that have bytes in common.
     """
 
     offsets: Mapping[Hashable, int]
     nbytes: int
     lower_bound: int
+    shared: frozenset[tuple[Hashable, Hashable]] = frozenset()
 
 
 def _aligned(nbytes: int, alignment: int) -> int:
     return -(-nbytes // alignment) * alignment
 
 
-def _place(ordered: Sequence[Request], alignment: int) -> tuple[dict[Hashable, int], int]:
+def _place(
+    ordered: Sequence[Request], alignment: int, leads: Leads
+) -> tuple[dict[Hashable, int], int]:
     """Put each request in the tightest gap between those placed before that live with it."""
-    placed: list[tuple[int, int, Request]] = []  # offset, end, request; by offset
+    placed: list[tuple[int, Request]] = []  # offset, request
     offsets: dict[Hashable, int] = {}
     total = 0
     for request in ordered:
         size = _aligned(request.nbytes, alignment)
+        # Where it cannot begin: behind the first and before the second.
+        taken = sorted(
+            _taken(request.key, size, other.key, offset, _aligned(other.nbytes, alignment), leads)
+            for offset, other in placed
+            if request.overlaps(other)
+        )
         best: tuple[int, int] | None = None  # bytes left over in the gap, offset
         end = 0
-        for offset, stop, other in placed:
-            if not request.overlaps(other):
-                continue
-            gap = offset - end
-            if gap >= size and (best is None or gap - size < best[0]):
-                best = (gap - size, end)
-            end = max(end, stop)
+        for first, last in taken:
+            if first >= end and (best is None or first - end < best[0]):
+                best = (first - end, end)
+            end = max(end, last)
         offset = end if best is None else best[1]
         offsets[request.key] = offset
         total = max(total, offset + size)
         if size:
-            placed.append((offset, offset + size, request))
-            placed.sort(key=lambda entry: entry[:2])
+            placed.append((offset, request))
     return offsets, total
+
+
+def _taken(
+    key: Hashable, size: int, other: Hashable, offset: int, other_size: int, leads: Leads
+) -> tuple[int, int]:
+    """Where a request cannot begin for another one: behind the first, before the second place."""
+    first, last = offset - size, offset + other_size
+    if (lead := leads.get((other, key))) is not None:
+        return max(first, min(offset + lead, last)), last
+    if (lead := leads.get((key, other))) is not None:
+        return first, max(first, min(offset - lead, last))
+    return first, last
 
 
 _Order = Callable[[Request], tuple[int, ...]]
@@ -106,7 +132,9 @@ _ORDERS: tuple[_Order, ...] = (
 )
 
 
-def plan_arena(requests: Sequence[Request], alignment: int) -> ArenaPlan:
+def plan_arena(
+    requests: Sequence[Request], alignment: int, leads: Leads | None = None
+) -> ArenaPlan:
     """Place requests so that those that live at the same time never share a byte.
 
     Greedy best fit in several orders (by size, by size times lifetime, by time), of which the
@@ -119,6 +147,8 @@ def plan_arena(requests: Sequence[Request], alignment: int) -> ArenaPlan:
         What is needed, and when.
     alignment
         Bytes that every offset is a multiple of: a power of two.
+    leads
+        Which may share bytes nevertheless.
 
     Raises
     ------
@@ -129,30 +159,45 @@ def plan_arena(requests: Sequence[Request], alignment: int) -> ArenaPlan:
         raise ValueError(f"alignment {alignment} is not a power of two")
     if len({request.key for request in requests}) != len(requests):
         raise ValueError("a key occurs twice")
-    lower_bound = _most_at_once(requests, alignment)
+    leads = {pair: lead // alignment * alignment for pair, lead in (leads or {}).items()}
+    lower_bound = max(_needs(requests, alignment, leads), default=0)
     best: tuple[dict[Hashable, int], int] | None = None
     for order in _ORDERS:
-        attempt = _place(sorted(requests, key=order), alignment)
+        attempt = _place(sorted(requests, key=order), alignment, leads)
         if best is None or attempt[1] < best[1]:
             best = attempt
         if best[1] == lower_bound:
             break
     offsets, nbytes = best or ({}, 0)
-    return ArenaPlan(offsets, nbytes, lower_bound)
+    sizes = {request.key: request.nbytes for request in requests}
+    shared = frozenset(
+        (one, other)
+        for one, other in leads
+        if offsets[one] < offsets[other] + sizes[other]
+        and offsets[other] < offsets[one] + sizes[one]
+    )
+    return ArenaPlan(offsets, nbytes, lower_bound, shared)
 
 
-def _most_at_once(requests: Sequence[Request], alignment: int) -> int:
-    """Bytes of the step that needs most."""
-    changes: dict[int, int] = {}
+def _needs(requests: Sequence[Request], alignment: int, leads: Leads) -> list[int]:
+    """Bytes that each step needs at least."""
+    changes = [0] * (max((request.last for request in requests), default=-1) + 2)
     for request in requests:
         size = _aligned(request.nbytes, alignment)
-        changes[request.first] = changes.get(request.first, 0) + size
-        changes[request.last + 1] = changes.get(request.last + 1, 0) - size
-    now = most = 0
-    for step in sorted(changes):
-        now += changes[step]
-        most = max(most, now)
-    return most
+        changes[request.first] += size
+        changes[request.last + 1] -= size
+    needs = list(accumulate(changes))[:-1]
+    by_key = {request.key: request for request in requests}
+    saved: dict[Hashable, int] = {}
+    for (argument, result), lead in leads.items():
+        one, other = (_aligned(by_key[key].nbytes, alignment) for key in (argument, result))
+        begins = min(lead, 0)
+        both = max(one, begins + other) - begins
+        saved[result] = saved.get(result, 0) + max(0, one + other - both)
+    for result, nbytes in saved.items():
+        request = by_key[result]
+        needs[request.first] -= min(nbytes, _aligned(request.nbytes, alignment))
+    return needs
 
 
 # Attribute of a function: the layer that each of its kernel calls serves. Known by name: this
@@ -266,6 +311,9 @@ class PlacedGraph:
         being inputs, weights or another result as well.
     arena
         The plan; values by index, workspaces by ``("workspace", call)``.
+    shared
+        (call, argument, result) of the calls whose result lies over an argument: positions among
+        the arguments of its kernel.
     """
 
     graph: Graph
@@ -273,6 +321,7 @@ class PlacedGraph:
     workspaces: tuple[int, ...]
     copies: tuple[tuple[int, int], ...]
     arena: ArenaPlan
+    shared: frozenset[tuple[int, int, int]] = frozenset()
 
 
 def read_function(name: str, function: relax.Function) -> Graph:
@@ -356,7 +405,12 @@ class _Reader:
         )
 
 
-def place_values(graph: Graph, workspaces: Mapping[str, int], alignment: int) -> PlacedGraph:
+def place_values(
+    graph: Graph,
+    workspaces: Mapping[str, int],
+    alignment: int,
+    writable_over: Callable[[str], Mapping[tuple[int, int], int]] = lambda _kernel: {},
+) -> PlacedGraph:
     """Give every value a place: results in the caller's buffers, the others in the arena.
 
     Parameters
@@ -367,6 +421,9 @@ def place_values(graph: Graph, workspaces: Mapping[str, int], alignment: int) ->
         Bytes of workspace of each kernel.
     alignment
         Of all places in the arena.
+    writable_over
+        Which arguments results of a kernel may lie over, as `in_place.writable_over` has it; asked
+        of those kernels only whose calls decide how large the arena is.
     """
     places: dict[int, Place] = {
         index: Place("input", index)
@@ -380,7 +437,12 @@ def place_values(graph: Graph, workspaces: Mapping[str, int], alignment: int) ->
             copies.append((value, output))
         else:
             places[value] = Place("output", output)
-    plan = plan_arena(_requests(graph, workspaces, set(places)), alignment)
+    requests = _requests(graph, workspaces, set(places))
+    plan = plan_arena(requests, alignment)
+    leads = _leads(graph, requests, alignment, writable_over)
+    if leads:
+        smaller = plan_arena(requests, alignment, leads)
+        plan = smaller if smaller.nbytes < plan.nbytes else plan
     for index in range(graph.given, len(graph.values)):
         if index not in places:
             places[index] = Place("arena", plan.offsets[index])
@@ -390,7 +452,45 @@ def place_values(graph: Graph, workspaces: Mapping[str, int], alignment: int) ->
         tuple(plan.offsets["workspace", step] for step in range(len(graph.calls))),
         tuple(copies),
         plan,
+        frozenset(
+            (step, read, len(call.reads) + written)
+            for step, call in enumerate(graph.calls)
+            for read, argument in enumerate(call.reads)
+            for written, result in enumerate(call.writes)
+            if (argument, result) in plan.shared
+        ),
     )
+
+
+def _leads(
+    graph: Graph,
+    requests: Sequence[Request],
+    alignment: int,
+    writable_over: Callable[[str], Mapping[tuple[int, int], int]],
+) -> dict[tuple[Hashable, Hashable], int]:
+    """What may share bytes in the calls that need most, down to those that need less without."""
+    movable = {request.key: request for request in requests}
+    needs = _needs(requests, alignment, {})
+    leads: dict[tuple[Hashable, Hashable], int] = {}
+    most = 0
+    for step in sorted(range(len(graph.calls)), key=lambda step: -needs[step]):
+        if needs[step] <= most:
+            break
+        call = graph.calls[step]
+        known = writable_over(call.kernel)
+        here: dict[tuple[Hashable, Hashable], int] = {}
+        for argument in dict.fromkeys(call.reads):
+            if argument not in movable or movable[argument].last != step:
+                continue
+            reads = [place for place, value in enumerate(call.reads) if value == argument]
+            for written, result in enumerate(call.writes, len(call.reads)):
+                each = [known.get((place, written)) for place in reads]
+                possible = [lead for lead in each if lead is not None]
+                if result in movable and len(possible) == len(each):
+                    here[argument, result] = min(possible) // alignment * alignment
+        leads |= here
+        most = max(most, _needs(requests, alignment, here)[step])
+    return leads
 
 
 def _requests(graph: Graph, workspaces: Mapping[str, int], elsewhere: set[int]) -> list[Request]:

@@ -11,7 +11,7 @@ import tvm
 
 from ..weights import Weight
 from .c_text import c_type
-from .interface import Interface
+from .interface import Interface, item_size
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class KernelParameter:
     elements: int
     written: bool
     alignment: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.elements * item_size(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,9 @@ class BareKernel:
         What that adds to a program.
     undefined
         Functions that it calls: memory functions and integer helpers of the compiler.
+    in_place
+        Positions of the arguments that may share bytes: results that lie over an argument, and
+        these. All others are apart from everything.
     """
 
     symbol: str
@@ -71,11 +79,16 @@ class BareKernel:
     object_file: bytes
     code_bytes: int
     undefined: tuple[str, ...]
+    in_place: tuple[int, ...] = ()
 
     def declared_parameters(self, qualifier: str = "") -> str:
-        """Parameters before the workspace, as C declares them, each with a comma behind it."""
+        """Parameters before the workspace, as C declares them, each with a comma behind it.
+
+        `qualifier` is of those only that share no bytes.
+        """
         return "".join(
-            f"{'' if one.written else 'const '}{c_type(one.dtype)} *{qualifier}a{index}, "
+            f"{'' if one.written else 'const '}{c_type(one.dtype)} *"
+            f"{'' if index in self.in_place else qualifier}a{index}, "
             for index, one in enumerate(self.parameters)
         )
 

@@ -84,6 +84,51 @@ def test_results_lie_in_the_outputs_and_all_else_in_the_arena(module: tvm.IRModu
     assert placed.arena.nbytes == placed.arena.lower_bound == 176
 
 
+def _chain(*reads: tuple[int, ...]) -> Graph:
+    """A weight, and calls that each write 160 bytes; the last writes the output."""
+    calls = [KernelCall(f"k{i}", "layer", one, (i + 1,)) for i, one in enumerate(reads)]
+    values = (Value("int8", 160),) * (len(reads) + 1)
+    return Graph("main", values, 0, 1, tuple(calls), (len(reads),))
+
+
+@pytest.mark.parametrize(
+    ("reads", "known", "shared", "nbytes"),
+    [
+        pytest.param(((0,), (1,), (2,)), {(0, 1): 0}, {(1, 0, 1)}, 160, id="over what dies"),
+        pytest.param(((0,), (1,), (1, 2)), {(0, 1): 0}, set(), 320, id="not what is read later"),
+        pytest.param(((0,), (1,), (2,)), {}, set(), 320, id="not what the kernel refuses"),
+        pytest.param(((0,), (1, 1), (2,)), {(0, 2): 0}, set(), 320, id="not if it has two names"),
+        pytest.param(
+            ((0,), (1, 1), (2,)),
+            {(0, 2): 0, (1, 2): 0},
+            {(1, 0, 2), (1, 1, 2)},
+            160,
+            id="as both names allow",
+        ),
+    ],
+)
+def test_a_result_lies_over_an_argument_that_nobody_needs(
+    reads: tuple[tuple[int, ...], ...],
+    known: dict[tuple[int, int], int],
+    shared: set[tuple[int, int, int]],
+    nbytes: int,
+) -> None:
+    graph = _chain(*reads)
+    placed = place_values(graph, {"k0": 0, "k1": 0, "k2": 0}, 16, lambda _kernel: known)
+    assert (placed.shared, placed.arena.nbytes) == (frozenset(shared), nbytes)
+
+
+def test_only_kernels_that_decide_the_size_are_asked() -> None:
+    asked = []
+
+    def ask(kernel: str) -> dict[tuple[int, int], int]:
+        asked.append(kernel)
+        return {(0, 1): 0}
+
+    place_values(_chain((0,), (1,), (2,), (3,)), {"k0": 0, "k1": 320, "k2": 0, "k3": 0}, 16, ask)
+    assert asked == ["k1"]
+
+
 def test_anything_but_kernel_calls_is_refused(messages: Messages) -> None:
     x = relax.Var("x", relax.TensorType((2, 2), "int32"))
     builder = relax.BlockBuilder()

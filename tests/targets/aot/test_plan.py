@@ -48,6 +48,38 @@ def test_values_that_live_together_are_apart(wanted: list[Request], alignment: i
     check(wanted, plan_arena(wanted, alignment), alignment)
 
 
+@given(requests(), st.sampled_from([1, 4, 16, 64]), st.data())
+def test_what_may_share_bytes_begins_early_enough(
+    wanted: list[Request], alignment: int, data: st.DataObject
+) -> None:
+    pairs = [(a, b) for a in wanted for b in wanted if a.last == b.first and a.first < b.first]
+    leads = {(a.key, b.key): data.draw(st.integers(-6000, 6000)) for a, b in pairs}
+    plan = plan_arena(wanted, alignment, leads)
+    assert plan.lower_bound <= plan.nbytes
+    for one, other in itertools.combinations((r for r in wanted if r.nbytes), 2):
+        begin, end = (plan.offsets[r.key] for r in (one, other))
+        apart = begin + one.nbytes <= end or end + other.nbytes <= begin
+        if apart or not one.overlaps(other):
+            continue
+        pair = (one.key, other.key) if one.last <= other.first else (other.key, one.key)
+        assert pair in plan.shared
+        assert plan.offsets[pair[1]] - plan.offsets[pair[0]] <= leads[pair]
+    assert plan.shared <= {*leads}
+
+
+@pytest.mark.parametrize(
+    ("argument", "result", "lead", "nbytes"),
+    [(640, 320, 0, 640), (320, 640, -320, 640), (640, 640, -64, 704), (640, 320, -330, 960)],
+)
+def test_a_result_over_an_argument_takes_no_bytes(
+    argument: int, result: int, lead: int, nbytes: int
+) -> None:
+    wanted = [Request("argument", argument, 0, 1), Request("result", result, 1, 2)]
+    plan = plan_arena(wanted, 64, {("argument", "result"): lead})
+    assert plan.nbytes == plan.lower_bound == nbytes
+    assert bool(plan.shared) == (nbytes < argument + result)
+
+
 def test_a_chain_needs_two_places() -> None:
     """Each value is read by the next step only: two of them alternate."""
     chain = [Request(step, 1000, step, step + 1) for step in range(20)]
