@@ -330,6 +330,8 @@ def _planned(
 
     @cache
     def over(name: str) -> Mapping[tuple[int, int], int]:
+        if not description.machine.system.in_place:
+            return {}
         return writable_over(lowered[name].function, signatures[name].parameters)
 
     placed = [place_values(graph, workspaces, alignment, over) for graph in graphs]

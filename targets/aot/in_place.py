@@ -323,9 +323,7 @@ def _least(analyzer: sym.Analyzer, expression: tirx.Expr, choices: int = 0) -> i
 
 def _replaced(tree: tirx.Expr, node: tirx.Expr, other: tirx.Expr) -> tirx.Expr:
     same = tvm_ffi.structural_equal
-    return tvm_ffi.structural_map(
-        tree, (type(node), lambda one: other if same(one, node) else one)
-    )
+    return tvm_ffi.structural_map(tree, (type(node), lambda one: other if same(one, node) else one))
 
 
 def _substituted(tree: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:

@@ -188,6 +188,8 @@ class Linux:
     alignment: ClassVar = 64
     # Larger buffers of kernels go to the workspace: a thread may have been given little stack.
     stack_buffer_bytes: ClassVar = 4096
+    # Whether results may lie over arguments: compilers know less of pointers that share bytes.
+    in_place: ClassVar = False
     # Microkernels go to shared libraries; nothing there unwinds them.
     object_flags: ClassVar = ("-fPIC", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables")
 
@@ -231,6 +233,7 @@ class BareMetal:
     kind: ClassVar = "bare-metal"
     alignment: ClassVar = 16
     stack_buffer_bytes: ClassVar = 64  # there is a kilobyte or two of stack
+    in_place: ClassVar = True
     object_flags: ClassVar = ()
     threads: ClassVar = False
 
@@ -249,6 +252,7 @@ class WebPage:
     kind: ClassVar = "wasm"
     alignment: ClassVar = 16
     stack_buffer_bytes: ClassVar = 4096
+    in_place: ClassVar = False
     object_flags: ClassVar = ()
     threads: ClassVar = False
 

@@ -34,3 +34,18 @@ def test_minilm_is_bit_exact(target: str, seq_len: int, tokens: int | None, tmp_
     inputs = inputs_for(model.input_names, seq_len, 1, VOCABULARY, tokens)
     run = run_package(package, elf, inputs, tmp_path)
     assert_bit_exact(model, inputs, run.outputs)
+
+
+@pytest.mark.slow
+def test_minilm_fits_the_memory_of_a_microcontroller() -> None:
+    """The feed-forward layer's result lies over what it has read."""
+    board("cortex-m4")
+    compiled = ibert.compile(minilm(), target="cortex-m4", shapes=[(1, 32), (1, 128)])
+    assert compiled.bare is not None
+    arenas = compiled.bare.arena_bytes
+    assert arenas[1, 32] <= 112 * 1024
+    assert arenas[1, 128] <= 400 * 1024
+    for function in compiled.bare.functions:
+        assert function.arena_bytes == function.lower_bound
+    in_place = [kernel.layer for kernel in compiled.bare.kernels if kernel.in_place]
+    assert in_place and all(layer.endswith("output.dense") for layer in in_place)
