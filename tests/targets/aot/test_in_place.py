@@ -111,7 +111,7 @@ CASES = [
     pytest.param(_blocks(8, "int32"), -128, id="wider"),
     pytest.param(_entries("v"), 0, id="entries"),
     pytest.param(_entries("T.min(v + 3, 159)"), 0, id="entries further on"),
-    pytest.param(_entries("159 - v"), -636, id="entries from the end"),
+    pytest.param(_entries("159 - v"), None, id="entries from the end"),
     pytest.param(_flat(_AGAIN), None, id="read again"),
 ]
 
