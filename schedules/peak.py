@@ -22,8 +22,10 @@ _CHAINS = {16: 24}
 _FEWEST_CHAINS = 12
 _PERIODS = 64
 
+# Two decorators: see `schedules/intrinsics/registration.py`.
 _SOURCE = """
 @T.prim_func(s_tir=True)
+@T.prim_func
 def main(
     A: T.Buffer(({periods}, {operands}, {depth}), "{lhs}"),
     B: T.Buffer(({lanes}, {depth}), "{rhs}"),

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
+# TVM's parser calls the last decorator only, and one with arguments looks up the source of every
+# frame on the stack, which takes as long as the parsing; the arguments of the first it reads.
 _FUNCTION = """
 @T.prim_func(s_tir=True)
+@T.prim_func
 def {which}(
     {parameters},
 ) -> None:

@@ -16,8 +16,10 @@ from ..traits import Traits
 from ..types import MASK, NARROW, Dim, TensorType
 
 _POSITIONS = re.compile(r"(\d{1,9}(,\d{1,9})*)?", re.ASCII)
+# TVM's parser looks up the sources of the whole stack for a last decorator with arguments.
 _SCRIPT = """
 @T.prim_func(s_tir=True)
+@T.prim_func
 def main({read}: T.Buffer(({batch}, {seq_len}), "{dtype}"),
          {made}: T.Buffer({shape}, "int32")):
     T.func_attr({{"tirx.noalias": True}})
