@@ -19,18 +19,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe_software
+from benchmarks.models import Cell
 from ibert_tvm.targets import get_target
 from tests.arm import packages
+from tests.arm.tools import with_vectors
 
 from .counting import Counting
+from .kernels import CASES
 from .memory import ROOT
-from .models import SPECS, quantise
+from .models import SPECS, count_model, quantise
+from .running import count_kernel
 
 __all__ = ["FIGURES", "count", "main", "rewritten"]
 
 RESULTS = ROOT / "benchmarks" / "results"
 VOCABULARY = 30522
 TOKENS = {"cortex-m4": (1, 6, 16, 32), "rv32imc": (32,)}
+VECTOR_BITS = (128, 256, 512)
 ARENAS = ("x86-avx512-vnni", ((1, 32), (1, 128), (8, 128)))
 Results = Mapping[str, Any]
 
@@ -73,6 +78,12 @@ def _arenas(results: Results) -> list[str]:
     return [str(round(small / 1000)), str(round(middle / 1000)), f"{large / 1e6:.1f}"]
 
 
+def _boards(results: Results, what: str) -> list[str]:
+    """Of 64-bit RISC-V, without vectors and with those of each length."""
+    counts = [f"{count / 1e6:#.3g}" for count in results["published"]["riscv64"][what]]
+    return [text.removesuffix(".") for text in counts]
+
+
 FIGURES = (
     Figure("README.md", r"(\d+) KB of code, (\d+) KB of\s+RAM at 32 tokens", _memory),
     Figure(
@@ -84,6 +95,16 @@ FIGURES = (
         "docs/bare-metal.md",
         r"MiniLM for\s+32 tokens executes (\d+) million",
         lambda results: _millions(results, "rv32imc"),
+    ),
+    Figure(
+        "docs/arm.md",
+        r"linear layer 128x384->384" + r" \| ([\d.]+)M" * (1 + len(VECTOR_BITS)),
+        lambda results: _boards(results, "linear"),
+    ),
+    Figure(
+        "docs/arm.md",
+        r"MiniLM, 32 tokens" + r" \| ([\d.]+)M" * (1 + len(VECTOR_BITS)),
+        lambda results: _boards(results, "minilm"),
     ),
     Figure(
         "docs/c-api.md",
@@ -139,6 +160,17 @@ def count(quantised: Path, target: str, numbers: Sequence[int]) -> dict[str, int
     return counts
 
 
+def _riscv64(quantised: Path) -> dict[str, list[int]]:
+    """Executed instructions of a linear layer and of a whole model, in the order of `_boards`."""
+    targets = [get_target("rv64gc"), *map(with_vectors, VECTOR_BITS)]
+    linear = CASES[0]
+    whole = [count_model("minilm", quantised, Cell(1, 32), target) for target in targets]
+    return {
+        "linear": [count_kernel(linear.build(one), one).instructions for one in targets],
+        "minilm": [row["instructions"] for row in whole],
+    }
+
+
 def _arena_bytes(quantised: Path) -> list[int]:
     import ibert_tvm
     from ibert_tvm.model.artefact import QuantizedModel
@@ -166,6 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "schema": 1,
             "software": describe_software(),
             "minilm": {name: count(quantised, name, each) for name, each in TOKENS.items()},
+            "riscv64": _riscv64(quantised),
             "arenas": _arena_bytes(quantised),
         }
         text = json.dumps(measured, indent=1) + "\n"

@@ -13,7 +13,7 @@ from tvm.script import from_source
 
 import ibert_tvm as ibert
 from ibert_tvm.schedules.intrinsics.whole_tiles import whole_tile_sources
-from ibert_tvm.targets import TargetDescription, TargetError
+from ibert_tvm.targets import TargetError
 from ibert_tvm.targets.library_audit import audit_library
 from ibert_tvm.targets.linking import Tools
 from ibert_tvm.targets.microkernels import microkernel_sources
@@ -21,7 +21,7 @@ from ibert_tvm.targets.processors.riscv import RV64GCV, VWMACC
 from tests.arm.linux_kernels import BoardKernels, run_function
 from tests.arm.small_bert import expected, inputs, small_bert
 from tests.arm.test_board_kernels import compare, compiled, matrix_kernels, row_kernels
-from tests.arm.tools import board, run_library
+from tests.arm.tools import board, run_library, with_vectors
 from tests.examples import examples
 from tests.snapshots import Messages
 
@@ -55,12 +55,6 @@ SIZES = (
 )
 
 
-def on(bits: int) -> TargetDescription:
-    """The target on an emulated processor whose registers have so many bits."""
-    target = board("rv64gcv")
-    return replace(target, emulated=target.emulated.replace("vlen=128", f"vlen={bits}"))
-
-
 def operands(
     sizes: tuple[int, ...], dtype: str, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -91,7 +85,7 @@ def products(a: np.ndarray, weight: np.ndarray, c: np.ndarray, depth: int) -> np
 @pytest.mark.parametrize("form", [*LENGTHS, 1024, "plain C"])
 def test_the_microkernel_multiplies(form: int | str, dtype: str, tmp_path: Path) -> None:
     plain = form == "plain C"
-    target = on(128 if plain else int(form))
+    target = with_vectors(128 if plain else int(form))
     source = tmp_path / "call.c"
     suffix = "_short" if dtype == "int16" else ""
     source.write_text(_CALL.format(form=suffix, type=f"{dtype}_t"))
@@ -139,7 +133,7 @@ def test_kernels_give_the_same_on_registers_of_any_length(
     bits: int, kernels: tuple[dict, BoardKernels]
 ) -> None:
     every, built = kernels
-    built.emulate(on(bits).emulated)
+    built.emulate(with_vectors(bits).emulated)
     compare(every, built)
 
 
@@ -154,7 +148,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_gives_the_same_on_registers_of_any_length(bits: int, library: Path) -> None:
     model = small_bert(layers=1)
     arrays = {name: inputs(1, 13, seed=5, tokens=9)[name] for name in model.input_names}
-    outputs = run_library(library, on(bits), arrays)
+    outputs = run_library(library, with_vectors(bits), arrays)
     for got, want in zip(outputs.values(), expected(model, arrays), strict=True):
         np.testing.assert_array_equal(got, want)
 

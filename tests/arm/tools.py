@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,12 @@ def board(name: str, run: bool = True) -> TargetDescription:
     except TargetError as error:
         missing(f"{error.what}: {error.todo}")
     return description
+
+
+def with_vectors(bits: int) -> TargetDescription:
+    """`rv64gcv` on an emulated processor whose vectors have so many bits."""
+    target = board("rv64gcv")
+    return replace(target, emulated=target.emulated.replace("vlen=128", f"vlen={bits}"))
 
 
 _RUNNERS: dict[tuple[str, str | None], Runner] = {}
