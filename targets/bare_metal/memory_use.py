@@ -9,7 +9,7 @@ from ibert_tvm.common.errors import TargetError
 
 from ..aot.model import ArenaPeak
 from ..description import TargetDescription
-from .options import OBJECTS, PackageOptions
+from .options import PackageOptions
 
 _LISTED = 4
 
@@ -134,9 +134,8 @@ def check_limits(
             f"the arena is fullest in layer {peak.arena.layer} at batch {peak.batch}, "
             f"{peak.seq_len} tokens: {_listed(peak.arena.parts)}"
         )
-        smaller = "; --emit c needs less RAM, and more time" if options.emit == OBJECTS else ""
         shorter = _shorter(use, options.ram, arena_at)
-        todo.append(f"take a board with {kib(use.ram)} of RAM, or {shorter}{smaller}")
+        todo.append(f"take a board with {kib(use.ram)} of RAM, or {shorter}")
     if over:
         raise MemoryLimitError(
             what=f"the model needs more {' and '.join(over)} than there is",
