@@ -156,7 +156,7 @@ def _shorter(use: MemoryUse, ram: int, arena_at: Callable[[int], int] | None) ->
     peak = use.peak
     if peak.batch > 1:
         return "compile for --batch 1"
-    room = ram - use.data - use.stack - use.stack // 4  # frames differ a little between lengths
+    room = ram - use.data - 2 * use.stack  # short sequences have had frames larger by half
     tokens = peak.seq_len * room // max(1, use.arena)
     while tokens >= 1 and arena_at is not None:
         arena = arena_at(tokens)

@@ -56,7 +56,7 @@ def test_the_advised_length_fits(messages: Messages) -> None:
 
     with messages.raises(MemoryLimitError):
         check_limits(USE, PackageOptions(ram=101_500), TARGET, arena)
-    assert asked == [63, 60, 59]
+    assert asked == [63, 59]
     with messages.raises(MemoryLimitError):
         check_limits(USE, PackageOptions(ram=3_000), TARGET, lambda tokens: 50_000)
 
