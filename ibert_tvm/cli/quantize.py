@@ -248,12 +248,13 @@ def command(
 
     started = time.perf_counter()
     with progress({"importing the model": 1, "calibrating": 4}) as line:
+        imported = source.load(model, source.chosen_head, tokenizer)
+        # Imported later, since loading begins with what another process does meanwhile.
         from ..quantization import quantize
         from ..quantization.batches import spread
         from ..quantization.scale_source import scale_source
         from ..quantization.search import search as search_recipes
 
-        imported = source.load(model, source.chosen_head, tokenizer)
         length = imported.info.length(wanted)
         scales = scale_source(imported, preset, batches is not None)
         if batches is None and scales.needs_data:

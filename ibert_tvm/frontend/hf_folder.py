@@ -17,7 +17,7 @@ from .errors import ModelSourceError
 from .folder_files import hub_snapshot, not_a_model, read_json, stated_license, weight_files
 from .post_processing import read_post_processing
 from .sentence_pipeline import Pipeline, pipeline_settings, read_pipeline, transformer_place
-from .source_tokenizer import source_tokenizer
+from .source_tokenizer import SourceTokenizer, source_tokenizer
 
 TESTED_ARCHITECTURES = (
     "bert",
@@ -87,6 +87,11 @@ class HfFolder:
         """
         return None if self.modules is None else read_pipeline(self.path, self.modules)
 
+    @cached_property
+    def tokenizer(self) -> SourceTokenizer:
+        """The tokenizer, whose comparison with transformers begins when this is first asked for."""
+        return SourceTokenizer(self.model, self.path)
+
     @property
     def pooling(self) -> str:
         """The mode of the source's pooling, ``mean`` if it has none.
@@ -127,7 +132,7 @@ class HfFolder:
             "source": str(self.path),
             "description": f"{self.model_type} from {self.path.name}, head {head}",
             "sha256": files_sha256(self.weights),
-            "tokenizer": source_tokenizer(self.model, self.path),
+            "tokenizer": self.tokenizer.files(),
             "notes": self._notes(head),
             "license": stated_license(self.path),
             **read_post_processing(self.config, self.settings, head, str(self.path)),

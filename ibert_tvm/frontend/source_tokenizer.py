@@ -3,15 +3,17 @@
 Several files say what a tokenizer does, and transformers lets some overrule others: lower case,
 added tokens, prefix spaces, the side that is cut off. So transformers reads them, and what it made
 is stored: its tokenizer.json, and the few settings that are no part of that. The stored form is
-compared with transformers on `PROBES` before it is used.
+compared with transformers on `PROBES` before it is used. A tokenizer.json that needs no library to
+be understood is stored as it is, and another process compares it, without PyTorch, meanwhile.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -26,6 +28,7 @@ from ..model.tokenizer_behaviour import PROBE_LENGTHS, PROBES, ROWS, Rows, probe
 from ..model.tokenizer_limits import check_charsmap, check_charsmaps, check_vocabulary
 from .errors import ModelSourceError
 from .sentence_pipeline import transformer_settings
+from .tokenizer_apart import Apart
 from .tokenizer_classes import built_otherwise, model_input_names
 from .tokenizer_settings import (
     ADDED,
@@ -60,6 +63,36 @@ _OF_TASKS = ("query_length", "document_length", "query_expansion")
 _COPY_AGAIN = "copy the tokenizer files again"
 
 
+class SourceTokenizer:
+    """A tokenizer that is being read.
+
+    Where tokenizer.json says all, only a comparison with transformers is missing, which importing
+    that takes seconds: another process has it, from here until `files`.
+
+    Parameters
+    ----------
+    folders
+        As of `source_tokenizer`.
+    """
+
+    def __init__(self, *folders: Path) -> None:
+        self._folders = folders
+        self._apart = _begin(folders)
+        self._files: dict[str, bytes] | None = None
+
+    def files(self) -> dict[str, bytes]:
+        """What `source_tokenizer` returns; errors likewise."""
+        if self._files is None:
+            stored = None if self._apart is None else self._apart.result()
+            self._files = source_tokenizer(*self._folders) if stored is None else stored
+        return self._files
+
+    def end(self) -> None:
+        """End the comparison if nothing came of it."""
+        if self._apart is not None:
+            self._apart.end()
+
+
 def source_tokenizer(*folders: Path) -> dict[str, bytes]:
     """Tokenizer files of the first folder that has a tokenizer.
 
@@ -81,12 +114,7 @@ def source_tokenizer(*folders: Path) -> dict[str, bytes]:
     ModelError
         If the tokenizer has a part that `ibert_tvm.model.tokenizer_limits` does not allow.
     """
-    listed = next((folder for folder in folders if (folder / "modules.json").is_file()), None)
-    sentence = None if listed is None else transformer_settings(listed)
-    for folder in folders:
-        files = _read(folder)
-        if not any(name in _VOCABULARIES or name.endswith(".model") for name in files):
-            continue
+    for folder, files, sentence in _found(folders):
         if find_spec("transformers") is None:
             return _without_transformers(folder, sentence or {})
         pieces = [name for name in files if name.endswith(".model")]
@@ -98,6 +126,58 @@ def source_tokenizer(*folders: Path) -> dict[str, bytes]:
             )
         return _by_transformers(folder, files, sentence)
     return {}
+
+
+def _found(
+    folders: Sequence[Path],
+) -> Iterator[tuple[Path, dict[str, bytes], JsonDict | None]]:
+    """Folders with a tokenizer, its files, and what sentence-transformers does with it."""
+    listed = next((folder for folder in folders if (folder / "modules.json").is_file()), None)
+    sentence = None if listed is None else transformer_settings(listed)
+    for folder in folders:
+        files = _read(folder)
+        if any(name in _VOCABULARIES or name.endswith(".model") for name in files):
+            yield folder, files, sentence
+
+
+def _begin(folders: Sequence[Path]) -> Apart | None:
+    """Begin to compare in another process; None where that would not do, or not be faster."""
+    if find_spec("transformers") is None or "transformers" in sys.modules:
+        return None
+    try:
+        stored = _as_it_is(folders)
+    except ModelError:  # what it is, `source_tokenizer` says
+        return None
+    return None if stored is None else Apart(stored, folders)
+
+
+def _as_it_is(folders: Sequence[Path]) -> dict[str, bytes] | None:
+    """Files of a tokenizer of which no library is needed to know what it does; None if it is."""
+    for folder, _, sentence in _found(folders):
+        if sentence is not None and _length(sentence) is None:
+            return None  # sentence-transformers looks at the model's positions
+        stored = _without_transformers(folder, sentence or {})
+        said = {**_object(stored, CONFIG), "compared_with": _version("transformers")}
+        return {**stored, CONFIG: json.dumps(said).encode()}
+    return None
+
+
+def compare_with_transformers(folders: Sequence[Path]) -> dict[str, bytes] | None:
+    """What `_begin` has another process do; errors as of `source_tokenizer`."""
+    stored = _as_it_is(folders)
+    if stored is not None:
+        folder, files, _ = next(_found(folders))
+        with _copied(folder, files) as copy:
+            original = _loaded(folder, copy)
+        if not getattr(original, "is_fast", False):
+            return None
+        with _by_them(folder):
+            _compare(folder, original, Tokenizer(stored))
+    return stored
+
+
+def _version(package: str) -> str:
+    return f"{package.replace('_', '-')} {version(package)}"
 
 
 def files_beside(folder: Path) -> list[Path]:
@@ -160,22 +240,9 @@ def _by_transformers(
     folder: Path, files: Mapping[str, bytes], sentence: JsonDict | None
 ) -> dict[str, bytes]:
     """What transformers makes of the files, compared with what is stored of it."""
-    from transformers import AutoTokenizer
-
-    settings = _object(files, CONFIG)
-    if not {"tokenizer_class", "model_type"} & {*settings, *_object(files, "config.json")}:
-        # transformers asks for a name, which an ONNX file may have come without.
-        kind = next((kind for name, kind in _UNNAMED.items() if name in files), None)
-        files = {**files, CONFIG: json.dumps({**settings, "tokenizer_class": kind}).encode()}
-    with tempfile.TemporaryDirectory() as copy:
-        for name, content in files.items():
-            _check_maps(folder / name, content)
-            (Path(copy) / name).write_bytes(content)
-        with _by_them(folder):
-            original = AutoTokenizer.from_pretrained(
-                copy, trust_remote_code=False, local_files_only=True
-            )
-        module = None if sentence is None else _module(folder, Path(copy), sentence)
+    with _copied(folder, files) as copy:
+        original = _loaded(folder, copy)
+        module = None if sentence is None else _module(folder, copy, sentence)
     if not getattr(original, "is_fast", False):
         _logger.warning(
             "the tokenizer of %s is left out: %s of transformers is written in Python, and an "
@@ -196,6 +263,29 @@ def _by_transformers(
         if module is not None:
             _compare_module(folder, module, ours)
     return stored
+
+
+@contextmanager
+def _copied(folder: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
+    """A folder of these files alone, for transformers."""
+    settings = _object(files, CONFIG)
+    if not {"tokenizer_class", "model_type"} & {*settings, *_object(files, "config.json")}:
+        # transformers asks for a name, which an ONNX file may have come without.
+        kind = next((kind for name, kind in _UNNAMED.items() if name in files), None)
+        files = {**files, CONFIG: json.dumps({**settings, "tokenizer_class": kind}).encode()}
+    with tempfile.TemporaryDirectory() as copy:
+        for name, content in files.items():
+            _check_maps(folder / name, content)
+            (Path(copy) / name).write_bytes(content)
+        yield Path(copy)
+
+
+def _loaded(folder: Path, copy: Path) -> Any:
+    """The tokenizer that transformers makes of a copy of a folder's files."""
+    from transformers import AutoTokenizer
+
+    with _by_them(folder):
+        return AutoTokenizer.from_pretrained(copy, trust_remote_code=False, local_files_only=True)
 
 
 def _check_maps(file: Path, content: bytes) -> None:
@@ -315,11 +405,11 @@ def _stored(original: Any, module: Any) -> dict[str, bytes]:
         **{name: str(token) for name, token in special.items() if token is not None},
         "model_input_names": list(original.model_input_names),
         "truncation_side": original.truncation_side,
-        "compared_with": f"transformers {version('transformers')}",
+        "compared_with": _version("transformers"),
     }
     length = original.model_max_length
     if module is not None:
-        settings["compared_with"] += f", sentence-transformers {version('sentence-transformers')}"
+        settings["compared_with"] += f", {_version('sentence_transformers')}"
         length = module.max_seq_length
     if 0 < length < _UNLIMITED:
         settings["model_max_length"] = int(length)

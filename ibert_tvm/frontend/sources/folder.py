@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...common.files import files_below
+from ...common.tvm_import import import_tvm
 from ...model.trained_scales import FILE, read_scales
 from ..errors import ModelSourceError
 from ..folder_files import CARD, hub_snapshot, is_hub_entry, is_model_folder
@@ -31,9 +32,17 @@ def _load(
 
 
 def _load_folder(path: Path, request: Request) -> CanonicalModel:
-    from ..encoder_folder import import_folder
+    def importer(folder: HfFolder, head: str | None, verify: bool) -> CanonicalModel:
+        begun = folder.tokenizer  # compared while TVM is imported
+        import_tvm()
+        from ..encoder_folder import import_folder
 
-    return _load(path, request, import_folder)
+        try:
+            return import_folder(folder, head, verify)
+        finally:
+            begun.end()
+
+    return _load(path, request, importer)
 
 
 def _load_checkpoint(path: Path, request: Request) -> CanonicalModel:
