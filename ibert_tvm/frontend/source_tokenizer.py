@@ -28,7 +28,7 @@ from ..model.tokenizer_behaviour import PROBE_LENGTHS, PROBES, ROWS, Rows, probe
 from ..model.tokenizer_limits import check_charsmap, check_charsmaps, check_vocabulary
 from .errors import ModelSourceError
 from .sentence_pipeline import transformer_settings
-from .tokenizer_apart import Apart
+from .tokenizer_apart import Apart, digest
 from .tokenizer_classes import built_otherwise, model_input_names
 from .tokenizer_settings import (
     ADDED,
@@ -162,18 +162,27 @@ def _as_it_is(folders: Sequence[Path]) -> dict[str, bytes] | None:
     return None
 
 
-def compare_with_transformers(folders: Sequence[Path]) -> dict[str, bytes] | None:
-    """What `_begin` has another process do; errors as of `source_tokenizer`."""
-    stored = _as_it_is(folders)
-    if stored is not None:
+def compare_with_transformers(folders: Sequence[Path]) -> str:
+    """Compare a tokenizer that is used as it is; what another process prints.
+
+    Returns
+    -------
+    str
+        A document: ``same``, the `digest` of what was compared, empty if it cannot be; or
+        ``error``, what a `ModelSourceError` says.
+    """
+    try:
+        stored = _as_it_is(folders)
         folder, files, _ = next(_found(folders))
         with _copied(folder, files) as copy:
             original = _loaded(folder, copy)
-        if not getattr(original, "is_fast", False):
-            return None
+        if stored is None or not getattr(original, "is_fast", False):
+            return json.dumps({"same": ""})
         with _by_them(folder):
             _compare(folder, original, Tokenizer(stored))
-    return stored
+    except ModelSourceError as error:
+        return json.dumps({"error": error.args})
+    return json.dumps({"same": digest(stored)})
 
 
 def _version(package: str) -> str:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from .errors import ModelSourceError
 
-_MODULE = "ibert_tvm.frontend.tokenizer_apart"
-_SCRIPT = f"""
+_SCRIPT = """
 import sys
+from pathlib import Path
 sys.modules["torch"] = None
-from {_MODULE} import main
-main(sys.argv[1:])
+from ibert_tvm.frontend.source_tokenizer import compare_with_transformers
+print(compare_with_transformers([Path(folder) for folder in sys.argv[1:]]))
 """
 _SECONDS = 120
 
@@ -66,7 +66,7 @@ class Apart:
             self.end()
         if "error" in answer:
             raise ModelSourceError(*answer["error"])
-        return self._stored if answer["same"] == _digest(self._stored) else None
+        return self._stored if answer.get("same") == digest(self._stored) else None
 
     def end(self) -> None:
         """End the process."""
@@ -76,19 +76,7 @@ class Apart:
             self._process = None
 
 
-def _digest(files: Mapping[str, bytes]) -> str:
+def digest(files: Mapping[str, bytes]) -> str:
     """Of all files and their names."""
     parts = (f"{name} {sha256(files[name]).hexdigest()}" for name in sorted(files))
     return sha256("\n".join(parts).encode()).hexdigest()
-
-
-def main(folders: Sequence[str]) -> None:
-    """Compare, and print a document: ``same``, the digest of what was compared, or ``error``."""
-    from .source_tokenizer import compare_with_transformers
-
-    try:
-        stored = compare_with_transformers([Path(folder) for folder in folders])
-        answer: dict[str, object] = {"same": "" if stored is None else _digest(stored)}
-    except ModelSourceError as error:
-        answer = {"error": error.args}
-    print(json.dumps(answer))

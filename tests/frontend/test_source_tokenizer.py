@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ import pytest
 
 from ibert_tvm.common.errors import ModelError
 from ibert_tvm.frontend import source_tokenizer as module
+from ibert_tvm.frontend import tokenizer_apart
 from ibert_tvm.frontend.errors import ModelSourceError
-from ibert_tvm.frontend.source_tokenizer import PROBES, source_tokenizer
+from ibert_tvm.frontend.source_tokenizer import PROBES, SourceTokenizer, source_tokenizer
 from ibert_tvm.frontend.tokenizer_settings import table
 from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
 from ibert_tvm.model.tokenizer_behaviour import PROBE_LENGTHS, probe_rows
@@ -125,6 +128,85 @@ def test_positions_limit_a_tokenizer_without_a_limit_as_in_sentence_transformers
     }
     (folder / "config.json").write_text(json.dumps(config))
     assert Tokenizer(source_tokenizer(folder)).model_max_length == 40
+
+
+def as_it_is(place: Path) -> Path:
+    """A folder of sentence-transformers whose tokenizer.json says all."""
+    folder = words(place, {})
+    content = source_tokenizer(folder)["tokenizer.json"]
+    of_sentences(folder, {"tokenizer_class": "BertTokenizer"}, {"max_seq_length": 9})
+    (folder / "tokenizer.json").write_bytes(content)
+    return folder
+
+
+def test_another_process_compares_what_is_stored_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = as_it_is(tmp_path / "model")
+    here = Tokenizer(source_tokenizer(folder))
+    monkeypatch.delitem(sys.modules, "transformers")
+    tokenizer = SourceTokenizer(folder)
+    monkeypatch.setattr(module, "source_tokenizer", None)  # it is not compared here
+    apart = Tokenizer(tokenizer.files())
+    assert tokenizer.files() is tokenizer.files()
+    assert apart.compared_with == f"transformers {version('transformers')}"
+    assert apart.model_max_length == here.model_max_length == 9
+    for probe in PROBES:
+        for length in PROBE_LENGTHS:
+            assert probe_rows(apart, probe, length) == probe_rows(here, probe, length)
+
+
+def test_a_tokenizer_of_another_length_than_a_setting_says_is_compared_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = as_it_is(tmp_path / "model")
+    (folder / "sentence_bert_config.json").write_text("{}")
+    monkeypatch.setattr(module, "Apart", None)
+    monkeypatch.delitem(sys.modules, "transformers")
+    begun = SourceTokenizer(folder)
+    monkeypatch.undo()
+    assert "sentence-transformers" in Tokenizer(begun.files()).compared_with
+    begun.end()
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "raise SystemExit(1)", "print({})", 'print(\'{"same": "other"}\')']
+)
+def test_a_process_that_cannot_say_is_not_believed(
+    answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_apart, "_SCRIPT", answer)
+    folder = as_it_is(tmp_path / "model")
+    apart = tokenizer_apart.Apart({"tokenizer.json": b"{}"}, [folder])
+    assert apart.result() is None
+    monkeypatch.setattr(module, "_begin", lambda _folders: apart)
+    assert "sentence-transformers" in Tokenizer(SourceTokenizer(folder).files()).compared_with
+
+
+def test_what_another_process_refuses_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = as_it_is(tmp_path / "model")
+    monkeypatch.setattr(module, "probe_rows", lambda *_: ([], [], []))
+    with pytest.raises(ModelSourceError) as here:
+        source_tokenizer(folder)
+    answer = module.compare_with_transformers([folder])
+    monkeypatch.setattr(tokenizer_apart, "_SCRIPT", f"print({answer!r})")
+    with pytest.raises(ModelSourceError) as caught:
+        tokenizer_apart.Apart({}, [folder]).result()
+    assert str(caught.value) == str(here.value)
+
+
+def test_a_comparison_that_nobody_waits_for_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokenizer_apart, "_SCRIPT", "import time; time.sleep(600)")
+    apart = tokenizer_apart.Apart({}, [tmp_path])
+    process = apart._process
+    assert process is not None
+    assert process.poll() is None
+    apart.end()
+    assert process.returncode
 
 
 def test_what_sentence_transformers_does_otherwise_is_refused(

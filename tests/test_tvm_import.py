@@ -1,0 +1,45 @@
+"""TVM is imported without PyTorch, which can be imported afterwards, or by others meanwhile."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from tests.processes import run_captured
+
+_ALONE = """
+import sys
+from ibert_tvm.common.tvm_import import import_tvm
+import_tvm()
+assert "tvm" in sys.modules and "torch" not in sys.modules
+import torch, tvm
+print(tvm.runtime.from_dlpack(torch.ones(2)).numpy().tolist())
+"""
+_BY_ANOTHER = """
+import sys, threading
+from ibert_tvm.common import tvm_import
+hiding = tvm_import._Hiding()
+sys.meta_path.insert(0, hiding)
+found = []
+try:
+    import torch
+except ModuleNotFoundError:
+    found.append("hidden")
+def other():
+    import torch
+    found.append("found")
+thread = threading.Thread(target=other)
+thread.start()
+thread.join()
+print(*found)
+"""
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.parametrize(
+    ("script", "said"), [(_ALONE, "[1.0, 1.0]"), (_BY_ANOTHER, "hidden found")]
+)
+def test_it_is_hidden_from_tvm_alone(script: str, said: str) -> None:
+    assert run_captured([sys.executable, "-c", script], check=True).stdout.strip() == said
