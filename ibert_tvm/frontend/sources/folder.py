@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...common.files import files_below
-from ...common.tvm_import import import_tvm
 from ...model.trained_scales import FILE, read_scales
 from ..errors import ModelSourceError
 from ..folder_files import CARD, hub_snapshot, is_hub_entry, is_model_folder
 from ..hf_folder import HfFolder, check_head, read_config
 from ..model import CanonicalModel
 from ..request import Request
+from ..tvm_import import import_tvm
 from .record import ModelSource, register_source
 
 _FILES = (".json", ".txt", ".safetensors", ".bin", ".model")

@@ -11,7 +11,7 @@ from tests.processes import run_captured
 
 _ALONE = """
 import sys
-from ibert_tvm.common.tvm_import import import_tvm
+from ibert_tvm.frontend.tvm_import import import_tvm
 import_tvm()
 assert "tvm" in sys.modules and "torch" not in sys.modules
 import torch, tvm
@@ -19,7 +19,7 @@ print(tvm.runtime.from_dlpack(torch.ones(2)).numpy().tolist())
 """
 _BY_ANOTHER = """
 import sys, threading
-from ibert_tvm.common import tvm_import
+from ibert_tvm.frontend import tvm_import
 hiding = tvm_import._Hiding()
 sys.meta_path.insert(0, hiding)
 found = []
