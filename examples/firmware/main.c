@@ -28,6 +28,32 @@ static int32_t text_work[(IBERT_TEXT_WORK_BYTES + 3) / 4];
 extern const uint8_t external_weights[];
 #endif
 
+#ifdef IBERT_FETCH_BYTES
+/* Stands for a controller of SPI flash or an SD card: start would set its DMA going, and wait look at
+ * the flag that it sets. Here nothing is written before wait. */
+static struct {
+  uint32_t offset;
+  size_t bytes;
+  uint8_t *to;
+} transfer;
+
+static int32_t start_transfer(void *user, uint32_t offset, size_t bytes, void *to) {
+  (void)user;
+  if (bytes > IBERT_EXTERNAL_WEIGHT_BYTES || offset > IBERT_EXTERNAL_WEIGHT_BYTES - bytes) return 1;
+  transfer.offset = offset;
+  transfer.bytes = bytes;
+  transfer.to = to;
+  return 0;
+}
+
+static int32_t wait_for_transfer(void *user) {
+  (void)user;
+  for (size_t index = 0; index < transfer.bytes; ++index)
+    transfer.to[index] = external_weights[transfer.offset + index];
+  return 0;
+}
+#endif
+
 static const int32_t tokens[] = {TOKENS};
 enum { NUM_TOKENS = sizeof tokens / sizeof tokens[0] };
 
@@ -158,7 +184,11 @@ int main(void) {
   }
 
   status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena, sizeof arena);
-#ifdef IBERT_EXTERNAL_WEIGHT_BYTES
+#ifdef IBERT_FETCH_BYTES
+  if (status == IBERT_OK)
+    status = ibert_set_fetch(&context, start_transfer, wait_for_transfer, NULL);
+  if (status == IBERT_OK) status = ibert_check_weights(&context);
+#elif defined(IBERT_EXTERNAL_WEIGHT_BYTES)
   if (status == IBERT_OK)
     status = ibert_set_weights(&context, external_weights, IBERT_EXTERNAL_WEIGHT_BYTES);
 #endif

@@ -31,8 +31,10 @@ class Microcontroller:
         Objects (a static library), c (C sources), or c-arrays (the weights as C arrays too).
         [default: objects; c-arrays for c99]
     external_weights
-        Weights in a file of their own, whose address the program gives at run time: all, or words
-        (the table of words).
+        Weights in a file of their own: all, or words (the table of words), whose address the
+        program gives at run time; or fetch, piece by piece while the model runs.
+    fetch_buffer
+        Fetch no more than this at once, e.g. 16K.
     build_system
         Add the files of build systems, comma-separated: arduino, cmake, cmsis-pack, esp-idf,
         pkg-config, zephyr.
@@ -44,7 +46,16 @@ class Microcontroller:
     ram: str | None = None
     emit: str | None = None
     external_weights: str | None = None
+    fetch_buffer: str | None = None
     build_system: str | None = None
+
+    @property
+    def fetch_bytes(self) -> int | None:
+        """The buffer for weights that are fetched, in bytes; a `UsageError` if it is no size."""
+        from ibert_tvm.targets.bare_metal.options import parse_memory
+
+        wanted = self.fetch_buffer
+        return None if wanted is None else parse_memory("--fetch-buffer", wanted)
 
 
 def package_options(target: TargetDescription, wanted: Microcontroller) -> PackageOptions | None:
@@ -114,6 +125,7 @@ def package_facts(path: Path) -> JsonDict:
         "files": sorted(entry.name for entry in path.iterdir()),
         "memory": document["memory"],
         "verified": document["verified"],
+        **{key: document[key] for key in ("external_bytes", "fetch") if key in document},
     }
 
 
@@ -153,6 +165,16 @@ def _package_rows(path: Path, document: JsonObject) -> list[tuple[str, str]]:
     ]
 
 
+def _external_rows(document: JsonObject) -> list[tuple[str, str]]:
+    """Weights that are a file of their own."""
+    if "external_bytes" not in document:
+        return []
+    how = "at an address that the program gives"
+    if "fetch" in document:
+        how = f"fetched in pieces of at most {document['fetch']['largest']}"
+    return [("weights apart", f"{document['external_bytes']} bytes, {how}")]
+
+
 def memory_rows(document: JsonObject) -> list[tuple[str, str]]:
     """The memory that a package takes, and what was checked, for people."""
     flash, ram = document["memory"]["flash"], document["memory"]["ram"]
@@ -168,6 +190,7 @@ def memory_rows(document: JsonObject) -> list[tuple[str, str]]:
             f"{ram['total']} bytes: {ram['arena']} arena, {ram['stack']} stack at most; the arena "
             f"is fullest in {ram['peak']['layer']}",
         ),
+        *_external_rows(document),
         (
             "checked",
             f"{document['verified']['instructions']} instructions, none of floating point; no "

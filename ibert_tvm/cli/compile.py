@@ -110,6 +110,7 @@ def command(
     checked_prefix(prefix, runtime)
     check_tokenizer(tokenizer, runtime)
     options = package_options(description, microcontroller)
+    fetch_buffer = microcontroller.fetch_bytes
     check_writable(output, LIBRARY if options is None else PACKAGE)
     if runtime == "none" and options is None:
         check_writable(header_path(output), HEADER)
@@ -140,6 +141,7 @@ def command(
             prefix=prefix,
             tokenizer=tokenizer,
             external_weights=microcontroller.external_weights or "",
+            fetch_buffer=fetch_buffer,
             emit="objects" if options is None else options.kernels,
         )
         line.step("link")

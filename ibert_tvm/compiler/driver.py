@@ -289,6 +289,7 @@ def compile(
     prefix: str | None = None,
     tokenizer: bool = False,
     external_weights: str = "",
+    fetch_buffer: int | None = None,
 ) -> CompiledModel:
     """Compile a quantised model for one target and one or several shapes.
 
@@ -321,8 +322,12 @@ def compile(
     tokenizer
         Add the model's tokenizer in C, so that texts go in (without runtime only).
     external_weights
-        For packages of sources or libraries: weights that are a file of their own, whose address
-        the program gives at run time. ``"all"``, or ``"words"`` for the table of words.
+        For packages of sources or libraries: weights that are a file of their own. ``"all"``, or
+        ``"words"`` for the table of words: the program gives an address at run time. ``"fetch"``:
+        functions of the program fetch them in pieces while the model runs.
+    fetch_buffer
+        Bytes of the largest piece that is fetched; by default 16 KiB, or what kernels need at
+        least.
 
     Raises
     ------
@@ -364,6 +369,7 @@ def compile(
     check_tokenizer(tokenizer, runtime)
     if external_weights:
         _check_external(external_weights, description)
+    _check_fetch_buffer(fetch_buffer, external_weights)
     if _checked_form(emit, runtime) == "c":
         description = portable_description(description)
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
@@ -410,15 +416,15 @@ def compile(
                 from ..c_tokenizer.text import text_sources
 
                 text = text_sources(quantized, interface)
-            bare = compile_bare(
-                module, parameters, description, interface, threads, text, external_weights
-            )
+            apart = (external_weights, fetch_buffer)
+            bare = compile_bare(module, parameters, description, interface, threads, text, *apart)
 
             def arena_at(tokens: int) -> int:
                 shape = (1, tokens)
                 again = lower_to_kernels(program, layout, [shape], phases=phases).program.module
                 only = replace(interface, functions=(ShapeSpec(function_name(*shape), *shape),))
-                return arena_bytes(schedule_module(again, description, tuned), description, only)
+                scheduled = schedule_module(again, description, tuned)
+                return arena_bytes(scheduled, description, only, *apart)
 
             bare = replace(bare, arena_at=arena_at)
         elif description.gpu is not None:
@@ -462,12 +468,26 @@ def _check_external(external: str, description: TargetDescription) -> None:
     """Refuse weights at a run-time address where no package has them; a `UsageError`."""
     from ibert_tvm.targets.bare_metal.options import EXTERNAL
 
-    check_choice("external weights", external, EXTERNAL, "a package has all, or all but a table")
+    check_choice(
+        "external weights", external, EXTERNAL, "a package has all, a table, or fetches them"
+    )
     if description.system != "bare-metal":
         raise UsageError(
             f"external weights are asked for: {external!r}",
             why=f"what is compiled for {description.name} has its weights inside",
             todo="leave them out, or compile for a microcontroller or c99",
+        )
+
+
+def _check_fetch_buffer(fetch_buffer: int | None, external: str) -> None:
+    """Refuse a buffer that nothing is fetched to; a `UsageError`."""
+    from ibert_tvm.targets.aot.model import FETCH
+
+    if fetch_buffer is not None and (external != FETCH or fetch_buffer < 1):
+        raise UsageError(
+            f"a buffer of {fetch_buffer} bytes for weights is given",
+            why="no weights are fetched" if external != FETCH else "it holds none",
+            todo="fetch them (--external-weights fetch), or leave it out",
         )
 
 

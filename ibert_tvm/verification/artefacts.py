@@ -291,6 +291,7 @@ class CompiledPackage(Compiled):
             prefix=str(document["prefix"]),
             tokenizer="text" in document,
             external_weights=str(document.get("external", "")),
+            fetch_buffer=document.get("fetch", {}).get("buffer"),
         )
         return made.export(scratch / "again", options)
 

@@ -16,8 +16,8 @@ _RESERVED = """
 auto break case char const continue default do double else enum extern float for goto if inline int
 long register restrict return short signed sizeof static struct switch typedef union unsigned void
 volatile while class new delete this template operator public private protected namespace using try
-catch throw bool true false and or not xor NULL MAGIC STEP context run shapes given_inputs
-given_outputs given_input_bytes given_output_bytes size_t
+catch throw bool true false and or not xor NULL MAGIC STEP CALL DONE FETCH context run shapes
+given_inputs given_outputs given_input_bytes given_output_bytes size_t
 """
 _GENERATED = re.compile(r"__|ibert_|body_b\d|u?int\d+_t$", flags=re.IGNORECASE | re.ASCII)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,8 @@ from ..microkernels import compile_microkernels, microkernel_sources, microkerne
 from ..processors.c99 import NO_DOT
 from ..weights import Weight, external_bytes, weight_pieces, weight_rows
 from .c_text import c_type, prefixed, rendered, shape_suffix, unique_identifiers
-from .graph import Graph, PlacedGraph, place_values, read_function
+from .fetch import Image
+from .graph import Graph, PlacedGraph, TableFetch, place_values, read_function
 from .header import (
     ABI_VERSION,
     STATUSES,
@@ -30,8 +31,9 @@ from .header import (
 )
 from .in_place import aliased, writable_over
 from .interface import Interface, ShapeSpec, item_size
-from .lower import KernelSignature, LoweredKernel, lower_kernels
+from .lower import Fetching, KernelSignature, LoweredKernel, lower_kernels
 from .model import (
+    FETCH,
     ArenaPeak,
     BareCall,
     BareFunction,
@@ -41,6 +43,7 @@ from .model import (
     TextSources,
 )
 from .objects import LAUNCH, kernel_object
+from .pieces import SECTOR, aligned
 
 # The C source that runs a model: checks, then the kernels in order, on fixed places.
 
@@ -100,6 +103,8 @@ def driver_text(program: Program) -> str:
             if weight.index in _weights_in_use(program) and not weight.external
         ],
         external=program.external,
+        fetched=program.external is not None and program.external.fetch_bytes,
+        by_rows=any(fetch.tables for one in program.graphs for fetch in one.fetches.values()),
         kernels=[program.kernels[name] for name in called],
         shapes=[
             _shape(program, function, placed)
@@ -133,14 +138,18 @@ def _shape(program: Program, function: ShapeSpec, placed: PlacedGraph) -> Mappin
         {
             "kernel": program.kernels[call.kernel],
             "layer": call.layer,
-            "arguments": [
-                *(_address(program, placed, value, False) for value in call.reads),
-                *(_address(program, placed, value, True) for value in call.writes),
-                f"arena + {workspace}",
-            ],
+            "arguments": [*_arguments(program, placed, step), f"arena + {workspace}"],
+            "rows": [_row_fetch(program, placed, step, table) for table in fetch.tables]
+            if (fetch := placed.fetches.get(step))
+            else [],
+            "pieces": fetch.pieces if fetch and fetch.nbytes else 0,
         }
-        for call, workspace in zip(graph.calls, placed.workspaces, strict=True)
+        for step, (call, workspace) in enumerate(zip(graph.calls, placed.workspaces, strict=True))
     ]
+    in_pieces = [step for step, one in enumerate(steps) if one["pieces"]]
+    pieces = [_piece_fetch(placed, step) for step in in_pieces]
+    for step, own, follows in zip(in_pieces, pieces, (*pieces[1:], None), strict=False):
+        steps[step] |= {"fetch": own, "follows": follows}
     copies = [
         {
             "type": c_type(graph.values[value].dtype),
@@ -151,7 +160,53 @@ def _shape(program: Program, function: ShapeSpec, placed: PlacedGraph) -> Mappin
         for value, output in placed.copies
     ]
     sizes = {"batch": function.batch, "seq_len": function.seq_len}
-    return {**sizes, "suffix": shape_suffix(**sizes), "steps": steps, "copies": copies}
+    return {
+        **sizes,
+        "suffix": shape_suffix(**sizes),
+        "steps": steps,
+        "copies": copies,
+        "first": pieces[0] if pieces else None,
+    }
+
+
+def _arguments(program: Program, placed: PlacedGraph, step: int) -> Iterator[str]:
+    """C expressions of what a call passes to its kernel, in the order of the kernel's arguments."""
+    call, fetch = placed.graph.calls[step], placed.fetches.get(step)
+    rows: dict[int, tuple[str, int]] = {}
+    for table in fetch.tables if fetch else ():
+        rows[table.argument] = ("rows", table.argument)
+        rows[table.numbers] = ("numbers", table.numbers)
+    for index, value in enumerate((*call.reads, *call.writes)):
+        dtype = c_type(placed.graph.values[value].dtype)
+        if fetch and index in fetch.places:
+            yield f"(const {dtype} *)(const void *)(piece + {fetch.places[index]})"
+        elif index in rows:
+            kind, argument = rows[index]
+            yield f"(const {dtype} *)(void *)(arena + {placed.arena.offsets[kind, step, argument]})"
+        else:
+            moved = f" + number * {fetch.steps[index]}" if fetch and fetch.steps[index] else ""
+            yield _address(program, placed, value, index >= len(call.reads)) + moved
+
+
+def _piece_fetch(placed: PlacedGraph, step: int) -> Mapping[str, object]:
+    """Where the pieces of a call are in the file, and where they go in the arena."""
+    fetch, offsets = placed.fetches[step], placed.arena.offsets
+    halves = [offsets["piece", step, half] for half in range(min(fetch.pieces, 2))]
+    return {"offset": fetch.offset, "nbytes": fetch.nbytes, "halves": halves}
+
+
+def _row_fetch(
+    program: Program, placed: PlacedGraph, step: int, table: TableFetch
+) -> Mapping[str, object]:
+    """What the template says of a table that is fetched by rows."""
+    call, offsets = placed.graph.calls[step], placed.arena.offsets
+    source = _address(program, placed, (*call.reads, *call.writes)[table.numbers], False)
+    return {
+        "table": table,
+        "source": source,
+        "rows": offsets["rows", step, table.argument],
+        "numbers": offsets["numbers", step, table.numbers],
+    }
 
 
 def _address(program: Program, placed: PlacedGraph, value: int, written: bool) -> str:
@@ -202,6 +257,8 @@ def arena_peak(placed: PlacedGraph, kernels: Mapping[str, BareKernel]) -> ArenaP
                 parts.append((layer, alone))
         if kernel.workspace_bytes:
             parts.append((f"workspace of {call.layer}", kernel.workspace_bytes))
+        if fetched := placed.fetched_bytes(step):
+            parts.append(("weights that are fetched", fetched))
         parts.sort(key=lambda part: -part[1])
         peaks.append(ArenaPeak(call.layer, sum(size for _, size in parts), tuple(parts)))
     return max(peaks, key=lambda peak: peak.nbytes, default=ArenaPeak("", 0, ()))
@@ -233,6 +290,7 @@ def compile_bare(
     threads: bool = False,
     text: TextSources | None = None,
     external: str = "",
+    fetch_buffer: int | None = None,
 ) -> BareModel:
     """Compile a scheduled module to kernels with a C ABI and a driver in C.
 
@@ -254,38 +312,43 @@ def compile_bare(
     external
         Which weights the program gives an address for at run time, of
         `bare_metal.options.EXTERNAL`; none if empty.
+    fetch_buffer
+        Bytes of weights that may be fetched at once, for those that are; None for few.
 
     Raises
     ------
     TargetError
-        If a kernel calls a function that code without runtime does not have, or the module holds
-        anything but kernel calls.
+        If a kernel needs more weights at once than may be fetched, or calls a function that code
+        without runtime does not have, or the module holds anything but kernel calls.
     """
     alignment = description.machine.system.alignment
     prefix = interface.prefix
-    signatures, lowered, placed = _planned(module, description, interface, threads)
-    in_place = _in_place(placed)
-    lowered |= {
-        name: replace(lowered[name], function=aliased(lowered[name].function, arguments))
-        for name, arguments in in_place.items()
+    plan = _planned(module, description, interface, threads, external, fetch_buffer)
+    placed, in_place = plan.functions, _in_place(plan.functions)
+    lowered = {
+        name: replace(kernel, function=aliased(kernel.function, in_place[name]))
+        if name in in_place
+        else kernel
+        for name, kernel in plan.kernels.items()
     }
     provided = {*microkernel_symbols(description), *((LAUNCH,) if threads else ())}
     kernels = {
-        name: _kernel(
-            module, name, signature, lowered[name], in_place.get(name, ()), description, provided
-        )
-        for name, signature in signatures.items()
+        name: _kernel(module, name, kernel, in_place.get(name, ()), description, provided)
+        for name, kernel in lowered.items()
     }
-    outside = _outside(parameters, interface, external)
+    outside = _outside(parameters, interface, external, placed)
     weights, weight_bytes = weight_rows(parameters, alignment, prefix, outside)
     apart = [weight for weight in weights if weight.external]
-    block = b"".join(weight_pieces(apart, parameters, external_bytes(apart, alignment)))
-    given = External.of(block) if apart else None
+    if plan.image is None:
+        block = b"".join(weight_pieces(apart, parameters, external_bytes(apart, alignment)))
+    else:
+        block = b"".join(plan.image.content(parameters))
+    given = External.of(block, plan.largest_fetch) if block else None
     arena = {
         (shape.batch, shape.seq_len): graph.arena.nbytes
         for shape, graph in zip(interface.functions, placed, strict=True)
     }
-    fingerprint = _fingerprint(interface, alignment, arena, parameters, external)
+    fingerprint = _fingerprint(interface, alignment, arena, parameters, external, given)
     sizes = Sizes(alignment, arena, weight_bytes, fingerprint, given)
     title = f"An integer-only model, compiled for {description.name}."
     return BareModel(
@@ -309,23 +372,67 @@ def compile_bare(
         ),
         text=text,
         external=external,
+        external_content=block,
+        fetch_buffer=fetch_buffer,
+        largest_fetch=plan.largest_fetch,
     )
 
 
-def arena_bytes(module: tvm.IRModule, description: TargetDescription, interface: Interface) -> int:
+def arena_bytes(
+    module: tvm.IRModule,
+    description: TargetDescription,
+    interface: Interface,
+    external: str = "",
+    fetch_buffer: int | None = None,
+) -> int:
     """Bytes of the arena that `compile_bare` would plan, without compiling anything."""
-    placed = _planned(module, description, interface, False)[2]
-    return max(graph.arena.nbytes for graph in placed)
+    plan = _planned(module, description, interface, False, external, fetch_buffer)
+    return max(graph.arena.nbytes for graph in plan.functions)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Lowered kernels by name, where each function's values lie, and the file of weights."""
+
+    kernels: Mapping[str, LoweredKernel]
+    functions: Sequence[PlacedGraph]
+    image: Image | None
+
+    @property
+    def largest_fetch(self) -> int:
+        """Bytes of the largest piece that is fetched."""
+        fetches = [fetch for graph in self.functions for fetch in graph.fetches.values()]
+        rows = [table.row_bytes for fetch in fetches for table in fetch.tables]
+        return aligned(max((*rows, *(fetch.nbytes for fetch in fetches)), default=0), SECTOR)
 
 
 def _planned(
-    module: tvm.IRModule, description: TargetDescription, interface: Interface, threads: bool
-) -> tuple[dict[str, KernelSignature], dict[str, LoweredKernel], list[PlacedGraph]]:
-    """Signatures and lowered form of the kernels, and where each function's values lie."""
+    module: tvm.IRModule,
+    description: TargetDescription,
+    interface: Interface,
+    threads: bool,
+    external: str,
+    fetch_buffer: int | None,
+) -> _Plan:
     alignment = description.machine.system.alignment
     graphs = [read_function(shape.name, module[shape.name]) for shape in interface.functions]
     signatures = _signatures(graphs, alignment, interface.prefix)
-    lowered = lower_kernels(module, signatures, description, threads)
+    image = Image(alignment) if external == FETCH else None
+    fetching = None
+    if image is not None:
+        weights = {
+            name: frozenset(
+                index
+                for graph in graphs
+                for call in graph.calls
+                if call.kernel == name
+                for index, value in enumerate(call.reads)
+                if graph.num_inputs <= value < graph.given
+            )
+            for name in signatures
+        }
+        fetching = Fetching(weights, fetch_buffer, alignment)
+    lowered = lower_kernels(module, signatures, description, threads, fetching)
     workspaces = {name: kernel.workspace_bytes for name, kernel in lowered.items()}
 
     @cache
@@ -334,8 +441,13 @@ def _planned(
             return {}
         return writable_over(lowered[name].function, signatures[name].parameters)
 
-    placed = [place_values(graph, workspaces, alignment, over) for graph in graphs]
-    return signatures, lowered, placed
+    placed = [
+        place_values(
+            graph, workspaces, alignment, over, image.plan(graph, lowered) if image else None
+        )
+        for graph in graphs
+    ]
+    return _Plan(lowered, placed, image)
 
 
 def _in_place(placed: Sequence[PlacedGraph]) -> dict[str, tuple[int, ...]]:
@@ -348,8 +460,19 @@ def _in_place(placed: Sequence[PlacedGraph]) -> dict[str, tuple[int, ...]]:
 
 
 def _outside(
-    parameters: Mapping[str, np.ndarray], interface: Interface, external: str
+    parameters: Mapping[str, np.ndarray],
+    interface: Interface,
+    external: str,
+    placed: Sequence[PlacedGraph],
 ) -> Collection[str]:
+    if external == FETCH:  # results are copied from where they are linked
+        copied = {
+            value - one.graph.num_inputs
+            for one in placed
+            for value, _ in one.copies
+            if one.places[value].kind == "weight"
+        }
+        return {name for index, name in enumerate(parameters) if index not in copied}
     if external != "words":
         return parameters if external else ()
     rows = 1 + max((spec.high or 0 for spec in interface.inputs), default=0)
@@ -370,12 +493,15 @@ def _fingerprint(
     arena: Mapping[tuple[int, int], int],
     parameters: Mapping[str, np.ndarray],
     external: str,
+    given: External | None,
 ) -> int:
     """64 bits of all that a header says, and of the weights."""
     digest = hashlib.sha256(
         repr((ABI_VERSION, interface, alignment, sorted(arena.items()))).encode()
     )
     digest.update(external.encode())
+    if external == FETCH:
+        digest.update(repr(given).encode())
     for name, array in parameters.items():
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
@@ -422,13 +548,12 @@ def _signatures(graphs: Sequence[Graph], alignment: int, prefix: str) -> dict[st
 def _kernel(
     module: tvm.IRModule,
     name: str,
-    signature: KernelSignature,
     lowered: LoweredKernel,
     in_place: tuple[int, ...],
     description: TargetDescription,
     provided: Collection[str],
 ) -> BareKernel:
-    attributes = module[name].attrs
+    attributes, signature = module[name].attrs, lowered.signature
     data, undefined = kernel_object(signature.symbol, lowered.function, description, provided)
     return BareKernel(
         symbol=signature.symbol,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 from tvm import relax
@@ -295,6 +295,58 @@ class Place:
 
 
 @dataclass(frozen=True)
+class TableFetch:
+    """A table of which a call fetches the rows that it reads.
+
+    Attributes
+    ----------
+    argument, numbers
+        Which arguments of the kernel are the table, and the numbers of the rows.
+    most
+        How many numbers there are.
+    count, row_bytes
+        Rows of the table, and the size of each.
+    offset
+        Of the table in the file of weights.
+    """
+
+    argument: int
+    numbers: int
+    most: int
+    count: int
+    row_bytes: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class CallFetch:
+    """What a call of a kernel fetches.
+
+    Attributes
+    ----------
+    pieces
+        Calls that it becomes.
+    steps
+        Entries by which each argument moves from one to the next.
+    offset
+        Of the first piece in the file of weights; the others follow.
+    nbytes
+        Of a piece; 0 if it has no weights but rows of tables.
+    places
+        Offset in a piece of each argument that is in it.
+    tables
+        Tables that are fetched by rows, before the first piece is used.
+    """
+
+    pieces: int
+    steps: tuple[int, ...]
+    offset: int
+    nbytes: int
+    places: Mapping[int, int]
+    tables: tuple[TableFetch, ...]
+
+
+@dataclass(frozen=True)
 class PlacedGraph:
     """A function whose values have places.
 
@@ -310,10 +362,13 @@ class PlacedGraph:
         (value, output) pairs that are copied after the last call: results that lie elsewhere,
         being inputs, weights or another result as well.
     arena
-        The plan; values by index, workspaces by ``("workspace", call)``.
+        The plan; values by index, workspaces by ``("workspace", call)``, buffers for weights as
+        `_fetch_requests` says.
     shared
         (call, argument, result) of the calls whose result lies over an argument: positions among
         the arguments of its kernel.
+    fetches
+        What calls fetch, by their numbers.
     """
 
     graph: Graph
@@ -322,6 +377,15 @@ class PlacedGraph:
     copies: tuple[tuple[int, int], ...]
     arena: ArenaPlan
     shared: frozenset[tuple[int, int, int]] = frozenset()
+    fetches: Mapping[int, CallFetch] = field(default_factory=dict)
+
+    def fetched_bytes(self, call: int) -> int:
+        """Bytes of weights in the arena during a call."""
+        return sum(
+            one.nbytes
+            for one in _fetch_requests(self.fetches)
+            if one.first <= 2 * call + 1 and one.last >= 2 * call
+        )
 
 
 def read_function(name: str, function: relax.Function) -> Graph:
@@ -410,6 +474,7 @@ def place_values(
     workspaces: Mapping[str, int],
     alignment: int,
     writable_over: Callable[[str], Mapping[tuple[int, int], int]] = lambda _kernel: {},
+    fetches: Mapping[int, CallFetch] | None = None,
 ) -> PlacedGraph:
     """Give every value a place: results in the caller's buffers, the others in the arena.
 
@@ -424,7 +489,10 @@ def place_values(
     writable_over
         Which arguments results of a kernel may lie over, as `in_place.writable_over` has it; asked
         of those kernels only whose calls decide how large the arena is.
+    fetches
+        What calls fetch, by their numbers.
     """
+    fetches = fetches or {}
     places: dict[int, Place] = {
         index: Place("input", index)
         if index < graph.num_inputs
@@ -437,9 +505,11 @@ def place_values(
             copies.append((value, output))
         else:
             places[value] = Place("output", output)
-    requests = _requests(graph, workspaces, set(places))
+    requests = _requests(graph, workspaces, set(places), 2 if fetches else 1)
+    requests += _fetch_requests(fetches)
     plan = plan_arena(requests, alignment)
-    leads = _leads(graph, requests, alignment, writable_over)
+    # A kernel that is called for one piece after the other reads its arguments again.
+    leads = {} if fetches else _leads(graph, requests, alignment, writable_over)
     if leads:
         smaller = plan_arena(requests, alignment, leads)
         plan = smaller if smaller.nbytes < plan.nbytes else plan
@@ -459,6 +529,7 @@ def place_values(
             for written, result in enumerate(call.writes)
             if (argument, result) in plan.shared
         ),
+        fetches,
     )
 
 
@@ -493,16 +564,47 @@ def _leads(
     return leads
 
 
-def _requests(graph: Graph, workspaces: Mapping[str, int], elsewhere: set[int]) -> list[Request]:
-    """What the arena must hold: values from the call that writes them to the last that reads."""
+def _requests(
+    graph: Graph, workspaces: Mapping[str, int], elsewhere: set[int], steps: int
+) -> list[Request]:
+    """What the arena must hold: values from the call that writes them to the last that reads.
+
+    Where weights are fetched, a call has two steps: the second is its last piece, or all of it.
+    """
     return [
         *(
-            Request(("workspace", step), workspaces[call.kernel], step, step)
-            for step, call in enumerate(graph.calls)
+            Request(
+                ("workspace", call), workspaces[one.kernel], steps * call, steps * (call + 1) - 1
+            )
+            for call, one in enumerate(graph.calls)
         ),
         *(
-            Request(value, graph.values[value].nbytes, first, last)
+            Request(value, graph.values[value].nbytes, steps * first, steps * (last + 1) - 1)
             for value, (first, last) in graph.lifetimes().items()
             if value not in elsewhere
         ),
     ]
+
+
+def _fetch_requests(fetches: Mapping[int, CallFetch]) -> Iterator[Request]:
+    """Memory for weights: ``("piece", call, number % 2)``, and for rows of tables.
+
+    A piece takes memory from when the piece before it begins to be used. Rows of the table that is
+    an argument are ``("rows", call, argument)``, and their numbers there ``("numbers", call,
+    argument)``.
+    """
+    begun = 0
+    for call, fetch in sorted(fetches.items()):
+        last = 2 * call + 1
+        for table in fetch.tables:
+            rows = min(table.most, table.count)
+            yield Request(("rows", call, table.argument), rows * table.row_bytes, last - 1, last)
+        for argument in sorted({table.numbers for table in fetch.tables}):
+            most = max(table.most for table in fetch.tables if table.numbers == argument)
+            yield Request(("numbers", call, argument), 4 * most, last - 1, last)
+        if not fetch.nbytes:
+            continue
+        for half in range(min(fetch.pieces, 2)):
+            ends = last if (fetch.pieces - 1) % 2 == half else last - 1
+            yield Request(("piece", call, half), fetch.nbytes, last - 1 if half else begun, ends)
+        begun = last

@@ -29,7 +29,7 @@ from ..linking import (
 from ..seal import seal_library
 from ..weights import METADATA_ASSEMBLY, METADATA_FILE, write_weights
 from .header import ABI_VERSION, GENERATED
-from .model import BareModel
+from .model import FETCH, BareModel
 from .objects import LAUNCH
 from .weights import weights_assembly
 
@@ -41,8 +41,8 @@ _FUNCTIONS = (
     *("abi_version", "find_shape", "fingerprint", "get_shape", "init", "input", "num_shapes"),
     *("output", "run", "set_hook", "strerror"),
 )
-TEXT, WEIGHTS = ("embed_text", "tokenize"), ("set_weights",)
-"""Functions of models with a tokenizer, and of those whose weights are not in the program."""
+TEXT = ("embed_text", "tokenize")
+"""Functions of models with a tokenizer."""
 
 # No unwind tables: nothing throws, and on ARM they would need a function of the C++ runtime.
 _DRIVER_FLAGS = (
@@ -52,10 +52,17 @@ _DRIVER_FLAGS = (
 )
 
 
+def weight_functions(external: str) -> tuple[str, ...]:
+    """Functions by which a program tells of weights that are not in it."""
+    if external == FETCH:
+        return ("check_weights", "set_fetch")
+    return ("set_weights",) if external else ()
+
+
 def api_functions(model: BareModel) -> tuple[str, ...]:
     """Names of the functions that ``ibert_model.h`` declares."""
     symbols = (function.symbol for function in model.functions)
-    further = (*(TEXT if model.text else ()), *(WEIGHTS if model.external else ()))
+    further = (*(TEXT if model.text else ()), *weight_functions(model.external))
     return declared_functions(model.interface.prefix, symbols, further)
 
 

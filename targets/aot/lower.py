@@ -10,7 +10,7 @@ buffers are on the stacks of threads.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 import tvm_ffi
@@ -22,6 +22,7 @@ from ibert_tvm.common.errors import TargetError
 from ..description import TargetDescription
 from ..pipeline import LARGEST_STACK_BUFFER, kernel_passes, static_bytes
 from .model import KernelParameter
+from .pieces import Cut, cut_kernel
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,44 @@ class KernelSignature:
 
 
 @dataclass(frozen=True)
+class Fetching:
+    """Weights that are fetched while the program runs.
+
+    Attributes
+    ----------
+    weights
+        By kernel: numbers of its arguments that are weights at any call.
+    limit
+        Bytes of weights that a call of a kernel may need; None for few.
+    alignment
+        Of each weight.
+    """
+
+    weights: Mapping[str, frozenset[int]]
+    limit: int | None
+    alignment: int
+
+
+@dataclass(frozen=True)
 class LoweredKernel:
-    """A kernel with a C signature, before intrinsics are lowered for one code generator."""
+    """A kernel with a C signature, before intrinsics are lowered for one code generator.
+
+    Attributes
+    ----------
+    function
+        Its code.
+    workspace_bytes
+        What it needs of the workspace.
+    signature
+        Its own.
+    cut
+        How it is called where its weights are fetched.
+    """
 
     function: tirx.PrimFunc
     workspace_bytes: int
+    signature: KernelSignature
+    cut: Cut | None = None
 
 
 def lower_kernels(
@@ -45,6 +79,7 @@ def lower_kernels(
     signatures: Mapping[str, KernelSignature],
     description: TargetDescription,
     threads: bool = False,
+    fetching: Fetching | None = None,
 ) -> dict[str, LoweredKernel]:
     """Lower the kernels of a module.
 
@@ -58,11 +93,18 @@ def lower_kernels(
         What to compile for.
     threads
         Leave parallel loops, whose tasks ``parallel.c`` runs.
+    fetching
+        Which weights are fetched, for kernels in pieces; None if all are in memory.
 
     Returns
     -------
     dict of str to LoweredKernel
         In the order of `signatures`.
+
+    Raises
+    ------
+    TargetError
+        If the weights of a kernel are larger than may be fetched at once, and it cannot be cut.
     """
     target = tvm.target.Target(dict(description.tvm_target))
     kernels = {}
@@ -72,15 +114,38 @@ def lower_kernels(
         kernels[name] = func.without_attr("global_symbol")
     with target:
         lowered = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(kernels))
+        lowered = tvm.transform.Sequential(_flattening())(lowered)
+        cuts: dict[str, Cut] = {}
+        if fetching is not None:
+            lowered, cuts, signatures = _cut(lowered, signatures, fetching)
         lowered = tvm.transform.Sequential([*_lowering(), *kernel_passes(description)])(lowered)
     return {
-        name: _with_c_signature(lowered[name], signature, description)
+        name: _with_c_signature(lowered[name], signature, description, cuts.get(name))
         for name, signature in signatures.items()
     }
 
 
-def _lowering() -> list[tvm.transform.Pass]:
-    """What TVM's pipeline does for a processor, up to the making of functions for its runtime.
+def _cut(
+    module: tvm.IRModule, signatures: Mapping[str, KernelSignature], fetching: Fetching
+) -> tuple[tvm.IRModule, dict[str, Cut], dict[str, KernelSignature]]:
+    """Kernels of which no call needs more weights than may be fetched at once."""
+    cuts, cut_signatures, functions = {}, {}, {}
+    for name, signature in signatures.items():
+        functions[name], cuts[name] = cut_kernel(
+            module[name],
+            signature.parameters,
+            fetching.weights[name],
+            fetching.limit,
+            fetching.alignment,
+        )
+        cut_signatures[name] = replace(
+            signature, parameters=cuts[name].parameters(signature.parameters)
+        )
+    return tvm.IRModule(functions), cuts, cut_signatures
+
+
+def _flattening() -> list[tvm.transform.Pass]:
+    """What TVM's pipeline does for a processor, up to buffers of one dimension.
 
     Listed here because the stock pipeline is one pass: passes for GPUs are left out, and those
     that make a function for the runtime.
@@ -97,6 +162,12 @@ def _lowering() -> list[tvm.transform.Pass]:
         s_tir.transform.LowerOpaqueBlock(),
         tirx.transform.FlattenBuffer(),
         tirx.transform.NarrowDataType(32),
+    ]
+
+
+def _lowering() -> list[tvm.transform.Pass]:
+    """What follows, up to the making of functions for TVM's runtime."""
+    return [
         s_tir.transform.LoopPartition(),
         tirx.transform.VectorizeLoop(True),
         tirx.transform.StorageRewrite(),
@@ -130,7 +201,10 @@ def serialised(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _with_c_signature(
-    func: tirx.PrimFunc, signature: KernelSignature, description: TargetDescription
+    func: tirx.PrimFunc,
+    signature: KernelSignature,
+    description: TargetDescription,
+    cut: Cut | None,
 ) -> LoweredKernel:
     pointers = [
         tirx.Var(f"a{index}", PointerType(PrimType(parameter.dtype)))
@@ -156,7 +230,7 @@ def _with_c_signature(
     result = tirx.PrimFunc([*pointers, workspace], body, PrimType("int32"))
     for key, value in attributes.items():
         result = result.with_attr(key, value)
-    return LoweredKernel(result, lift.nbytes)
+    return LoweredKernel(result, lift.nbytes, signature, cut)
 
 
 def _buffers_of_tasks(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, set[tirx.Buffer]]:

@@ -13,6 +13,9 @@ from ..weights import Weight
 from .c_text import c_type
 from .interface import Interface, item_size
 
+FETCH = "fetch"
+"""Of external weights: those that a function of the program fetches while the model runs."""
+
 
 @dataclass(frozen=True)
 class KernelParameter:
@@ -219,6 +222,12 @@ class BareModel:
     external
         Which weights the program gives an address for, of `bare_metal.options.EXTERNAL`; none if
         empty.
+    external_content
+        The file of these weights.
+    fetch_buffer
+        Bytes of weights that may be fetched at once, as was asked for; None for few.
+    largest_fetch
+        Bytes of the largest piece of weights that is fetched; 0 if none are.
     arena_at
         Bytes of the arena of one sequence, by its tokens; None where nothing can tell.
     """
@@ -239,6 +248,9 @@ class BareModel:
     lowered: tvm.IRModule = field(repr=False)
     text: TextSources | None = None
     external: str = ""
+    external_content: bytes = field(default=b"", repr=False)
+    fetch_buffer: int | None = None
+    largest_fetch: int = 0
     arena_at: Callable[[int], int] | None = field(default=None, repr=False, compare=False)
 
     @property

@@ -47,6 +47,8 @@ _SCHEMA = {
     },
     "verified": {"instructions": _SIZE},
     "external?": one_of(*EXTERNAL),
+    "external_bytes?": _SIZE,
+    "fetch?": {"largest": _SIZE, "buffer?": _COUNT},
     "build_systems?": [one_of(*BUILD_SYSTEMS)],
 }
 """What is read of a package; `ibert_tvm.runtime.package_engine` reads more of one that runs."""
@@ -92,7 +94,7 @@ class FileNames:
     weights, assembled_weights
         The weights: C arrays, or assembly that includes a file.
     external_weights
-        Those that the program gives an address for.
+        Those that the program gives an address for, or fetches.
     """
 
     def __init__(self, prefix: str) -> None:

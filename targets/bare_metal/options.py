@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ibert_tvm.common.errors import UsageError
 
+from ..aot.model import FETCH
 from ..description import TargetDescription
 from ..machines.record import BareMetal
 
@@ -18,8 +19,8 @@ FORMS = (OBJECTS, C_SOURCES, C_ARRAYS)
 WASM = "wasm"
 """Form of a package for browsers, the only one that these have."""
 
-EXTERNAL = ("all", "words")
-"""Weights that a program may give an address for: all, or those with a row for every word."""
+EXTERNAL = ("all", "words", FETCH)
+"""Weights outside the program: all at an address, those with a row for every word, or fetched."""
 
 TEMPLATES = Path(__file__).with_name("build_systems")
 BUILD_SYSTEMS = tuple(sorted(path.name for path in TEMPLATES.iterdir() if path.is_dir()))
@@ -68,7 +69,7 @@ class PackageOptions:
 
 
 _UNITS = {"": 1, "K": 1024, "M": 1024**2}
-_EXAMPLE = {"--flash": "1M", "--ram": "192K"}
+_EXAMPLE = {"--flash": "1M", "--ram": "192K", "--fetch-buffer": "16K"}
 
 
 def parse_memory(option: str, text: str) -> int:

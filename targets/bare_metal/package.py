@@ -30,11 +30,12 @@ from ..aot.c_source import kernels_source
 from ..aot.c_text import c_type, prefixed, rendered
 from ..aot.interface import TensorSpec, item_size
 from ..aot.library import api_functions
+from ..aot.model import FETCH
 from ..aot.weights import filling_order, weights_assembly
 from ..description import TargetDescription
 from ..elf import opened
 from ..linking import PLAIN_BRANCHES, Tools
-from ..weights import WEIGHTS_FILE, external_bytes, write_weights
+from ..weights import WEIGHTS_FILE, Weight, write_weights
 from .document import DOCUMENT, FORMAT, KIND, FileNames
 from .integration import write_integration
 from .memory_use import FunctionPeak, MemoryUse, check_limits, kib
@@ -245,9 +246,7 @@ def write_package(
     (folder / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
     (folder / "README.md").write_text(readme(document), encoding="utf-8")
     if bare.external:
-        apart = [weight for weight in bare.weights if weight.external]
-        nbytes = external_bytes(apart, bare.alignment)
-        write_weights(apart, bare.parameters, nbytes, folder, names.external_weights)
+        (folder / names.external_weights).write_bytes(bare.external_content)
     if options.emit == OBJECTS:
         tools, members = Tools(description), [path.name for path in objects]
         archiving = [tools.binary("ar"), "rcsD", names.library, *members]
@@ -428,6 +427,24 @@ def _tensor(spec: TensorSpec) -> JsonObject:
     return row | {"low": spec.low, "high": spec.high}
 
 
+def _external(bare: BareModel) -> JsonObject:
+    """What the document says of weights that are not in the program."""
+    if not bare.external:
+        return {}
+    sizes: JsonObject = {"external": bare.external, "external_bytes": len(bare.external_content)}
+    if bare.external != FETCH:
+        return sizes
+    asked = {} if bare.fetch_buffer is None else {"buffer": bare.fetch_buffer}
+    return {**sizes, "fetch": {"largest": bare.largest_fetch, **asked}}
+
+
+def _place(weight: Weight, bare: BareModel) -> JsonObject:
+    """Where a weight is: in a section of its own or at an offset of a file; pieces have many."""
+    if not weight.external:
+        return {"section": weight.section}
+    return {} if bare.external == FETCH else {"offset": weight.offset}
+
+
 def package_document(
     bare: BareModel,
     metadata: JsonObject,
@@ -449,7 +466,7 @@ def package_document(
         "toolchain": {"compiler": compiler, "flags": list(flags)},
         "memory": use.to_json(),
         **({} if bare.text is None else {"text": dict(bare.text.report)}),
-        **({"external": bare.external} if bare.external else {}),
+        **_external(bare),
         "verified": {
             "instructions": verified.instructions,
             "floating_point_instructions": 0,
@@ -480,7 +497,7 @@ def package_document(
             {
                 "name": weight.name,
                 "symbol": weight.symbol,
-                **({"offset": weight.offset} if weight.external else {"section": weight.section}),
+                **_place(weight, bare),
                 "dtype": weight.dtype,
                 "shape": list(weight.shape),
                 "bytes": weight.nbytes,

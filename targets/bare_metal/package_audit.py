@@ -9,7 +9,7 @@ from pathlib import Path
 from ibert_tvm.common.errors import TargetError
 from ibert_tvm.common.strict_json import JsonObject
 
-from ..aot.library import TEXT, WEIGHTS, declared_functions
+from ..aot.library import TEXT, declared_functions, weight_functions
 from ..description import TargetDescription
 from ..linking import Tools
 from .document import FileNames, package_files
@@ -80,7 +80,10 @@ def audit_package(
         entries = declared_functions(
             str(document["prefix"]),
             (str(f["symbol"]) for f in document["functions"]),
-            (*(TEXT if "text" in document else ()), *(WEIGHTS if "external" in document else ())),
+            (
+                *(TEXT if "text" in document else ()),
+                *weight_functions(str(document.get("external", ""))),
+            ),
         )
         linked = verify_package(objects, driver, entries, work, description, layers)
         instructions, stated = linked.instructions, int(document["memory"]["ram"]["stack"])

@@ -26,9 +26,9 @@ from ..machines.record import BareMetal
 from .stack import StackUse, frame_bytes, stack_use
 
 _SCRIPT = Path(__file__).with_name("verify.ld")
-# Names of the functions of one shape, and of that which calls the user's hook, in the driver that
+# How names of functions of one shape begin, and of those that call the user's, in the driver that
 # `ibert_tvm.targets.aot.compile` writes.
-_BODY, _HOOK = "body_", "hooked"
+_BODY, _OF_THE_USER = "body_", ("hooked", "fetch_")
 # Stack of what compilers call where a source does not: memory functions, divisions of 64 bits.
 _HELPERS = 192
 _REPORT = "this is a defect of the compiler: please report it"
@@ -217,7 +217,7 @@ def _pointers(driver: Path) -> dict[str, list[str]]:
     """Functions of the driver, and those of a shape that each may reach through a pointer."""
     names = [symbol.name for symbol in symbols(driver) if is_function(symbol)]
     bodies = [name for name in names if name.startswith(_BODY)]
-    return {name: [] if name.startswith(_HOOK) else bodies for name in names}
+    return {name: [] if name.startswith(_OF_THE_USER) else bodies for name in names}
 
 
 def _link(objects: Sequence[Path], folder: Path, description: TargetDescription) -> Path:
