@@ -41,7 +41,7 @@ def _package(folder: Path, target: str, external: str, fetch_buffer: int | None 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("external", ["all", "words", "fetch"])
-@pytest.mark.parametrize("target", examples(["cortex-m4", "rv32imc"], "cortex-m4"))
+@pytest.mark.parametrize("target", examples(["cortex-m0", "cortex-m4", "rv32imc"], "cortex-m4"))
 def test_weights_at_an_address_are_bit_exact_on_a_board(
     tmp_path: Path, target: str, external: str
 ) -> None:
