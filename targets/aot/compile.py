@@ -19,7 +19,7 @@ from ..processors.c99 import NO_DOT
 from ..weights import Weight, external_bytes, weight_pieces, weight_rows
 from .c_text import c_type, prefixed, rendered, shape_suffix, unique_identifiers
 from .fetch import Image
-from .graph import Graph, PlacedGraph, TableFetch, place_values, read_function
+from .graph import Graph, PlacedGraph, place_values, read_function
 from .header import (
     ABI_VERSION,
     STATUSES,
@@ -43,7 +43,7 @@ from .model import (
     TextSources,
 )
 from .objects import LAUNCH, kernel_object
-from .pieces import SECTOR, aligned
+from .pieces import SECTOR, TableFetch, aligned
 
 # The C source that runs a model: checks, then the kernels in order, on fixed places.
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from ibert_tvm.common.errors import TargetError
 
-from .graph import CallFetch, Graph, TableFetch
+from .graph import Graph
 from .interface import item_size
 from .lower import LoweredKernel
-from .pieces import SECTOR, aligned
+from .pieces import SECTOR, CallFetch, TableFetch, aligned
 
 _MOST_BYTES = 2**32 - SECTOR
 

@@ -95,6 +95,58 @@ class Cut:
         )
 
 
+@dataclass(frozen=True)
+class TableFetch:
+    """A table of which a call fetches the rows that it reads.
+
+    Attributes
+    ----------
+    argument, numbers
+        Which arguments of the kernel are the table, and the numbers of the rows.
+    most
+        How many numbers there are.
+    count, row_bytes
+        Rows of the table, and the size of each.
+    offset
+        Of the table in the file of weights.
+    """
+
+    argument: int
+    numbers: int
+    most: int
+    count: int
+    row_bytes: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class CallFetch:
+    """What a call of a kernel fetches.
+
+    Attributes
+    ----------
+    pieces
+        Calls that it becomes.
+    steps
+        Entries by which each argument moves from one to the next.
+    offset
+        Of the first piece in the file of weights; the others follow.
+    nbytes
+        Of a piece; 0 if it has no weights but rows of tables.
+    places
+        Offset in a piece of each argument that is in it.
+    tables
+        Tables that are fetched by rows, before the first piece is used.
+    """
+
+    pieces: int
+    steps: tuple[int, ...]
+    offset: int
+    nbytes: int
+    places: Mapping[int, int]
+    tables: tuple[TableFetch, ...]
+
+
 def cut_kernel(
     function: tirx.PrimFunc,
     parameters: Sequence[KernelParameter],
