@@ -135,4 +135,5 @@ def test_codes_of_results_never_change() -> None:
         (15, "BUFFER_SIZE"),
         (16, "TEXT"),
         (17, "WEIGHTS"),
+        (18, "FETCH"),
     ]
