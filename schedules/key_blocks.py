@@ -137,6 +137,8 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Variables, since a sum that starts at a place computed from the tile has its buffer for all
     # tiles: TVM takes the tile's loop for one of those that it sums over.
     first, count = (tirx.Var(name, "int32") for name in ("first_block", "blocks_of_keys"))
+    if before >= length - 1:  # the first of all, which C must not be told in vain
+        first = tirx.const(0, "int32")
 
     def seen(query: tirx.Expr, end: tirx.Expr | int) -> tuple[tirx.Expr, tirx.Expr]:
         """First block that a tile of queries sees, of keys up to `end`, and how many."""
@@ -151,7 +153,7 @@ def skip_key_blocks(func: tirx.PrimFunc) -> tirx.PrimFunc:
         end = length if guards.starts is None else guards.length(guards.sequence)
         if TOKENS in loop.annotations:
             values = zip((first, count), seen(query, end), strict=True)
-            binds = [tirx.Bind(var, value) for var, value in values]
+            binds = [tirx.Bind(var, value) for var, value in values if isinstance(var, tirx.Var)]
             return changed(loop, body=tirx.SeqStmt([*binds, loop.body]))
         if _KEYS not in loop.annotations:
             return loop

@@ -150,6 +150,9 @@ class TargetDescription:
         Whether schedules vectorise sums over a row, because the compiler does it badly.
     microkernels
         Files in ``targets/microkernels`` whose functions the kernels of `dot` call.
+    scalar_dot
+        Product of kernels that are written in C, and its microkernels, where `dot` takes vectors;
+        None where nothing beats plain loops.
     microkernel_flags
         Flags that the compiler takes for these files besides `compiler_flags`.
     stack_alignment
@@ -196,6 +199,7 @@ class TargetDescription:
     retry_options: tuple[str, ...] = ()
     explicit_row_sums: bool = False
     microkernels: tuple[str, ...] = ()
+    scalar_dot: tuple[DotInstruction, tuple[str, ...]] | None = None
     microkernel_flags: tuple[str, ...] = ()
     stack_alignment: int = 16
     float_abi: str = ""

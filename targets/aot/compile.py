@@ -267,16 +267,20 @@ def arena_peak(placed: PlacedGraph, kernels: Mapping[str, BareKernel]) -> ArenaP
 def portable_description(description: TargetDescription) -> TargetDescription:
     """The same target without anything that C has no word for: instructions and vectors.
 
-    Kernels that are scheduled for it can be written as C (`c_source.kernels_source`).
+    Kernels that are scheduled for it can be written as C (`c_source.kernels_source`). Microkernels
+    are C already, but for those that take vectors.
     """
+    dot, microkernels = description.dot, description.microkernels
+    if description.vector_lanes > 1 or not microkernels:
+        dot, microkernels = description.scalar_dot or (NO_DOT, ())
     return replace(
         description,
-        dot=NO_DOT,
+        dot=dot,
+        microkernels=microkernels,
         vector_lanes=1,
         q15_multiply=(),
         functions=(),
         scalar_instructions=(),
-        microkernels=(),
         stack_alignment=1,
         prefetches_weights=False,
     )

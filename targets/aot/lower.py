@@ -261,13 +261,16 @@ class _Lift:
         self.on_stack = on_stack
         self.bytes = tirx.decl_buffer((1,), "uint8", "workspace_bytes", data=workspace)
         system = description.machine.system
+        # C aligns an array as its entries, and microkernels load words.
+        self.words = description.stack_alignment == 1 and bool(description.microkernels)
         # What is smaller mostly becomes registers.
         self.limit, self.alignment = system.stack_buffer_bytes, system.alignment
         self.nbytes = 0
 
     def __call__(self, statement: tirx.AllocBuffer) -> tirx.Stmt:
         size = buffer_bytes(statement.buffer)
-        if size <= self.limit or statement.buffer in self.on_stack:
+        fits = size <= self.limit and not (self.words and statement.buffer.dtype.bits < 32)
+        if fits or statement.buffer in self.on_stack:
             return statement
         offset = self.nbytes
         self.nbytes += -(-size // self.alignment) * self.alignment

@@ -294,7 +294,8 @@ def _write_sources(
     if options.emit != OBJECTS:
         sources[names.kernels] = kernels_source(bare)
         for path in bare.support_sources:
-            sources[path.name] = path.read_text(encoding="utf-8")
+            text = prefixed(path.read_text(encoding="utf-8"), names.prefix)
+            sources[f"{names.prefix}_{path.name}"] = text
     if options.emit == C_ARRAYS:
         sources[names.weights] = weights_c(bare)
     else:

@@ -9,6 +9,7 @@ processors.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,7 +20,7 @@ from ..toolchain import find_linker
 _FOLDER = Path(__file__).parent
 _FLAGS = ("-std=c99", "-O2", "-ffreestanding", "-ffunction-sections", "-Wall", "-Wextra", "-Werror")
 
-_DEFINED = re.compile(r"^(?:NAKED )?(?:void|int32_t) (ibert_mk_\w+)\(", re.MULTILINE)
+_DEFINED = re.compile(r"^(?:NAKED )?((?:void|int32_t) (ibert_mk_\w+)\([^)]*\))", re.MULTILINE)
 
 
 def microkernel_sources(description: TargetDescription) -> tuple[Path, ...]:
@@ -29,8 +30,16 @@ def microkernel_sources(description: TargetDescription) -> tuple[Path, ...]:
 
 def microkernel_symbols(description: TargetDescription) -> tuple[str, ...]:
     """Functions that kernels of a target may call."""
-    texts = (path.read_text(encoding="utf-8") for path in microkernel_sources(description))
-    return tuple(dict.fromkeys(name for text in texts for name in _DEFINED.findall(text)))
+    return tuple(microkernel_prototypes(microkernel_sources(description)))
+
+
+def microkernel_prototypes(sources: Iterable[Path]) -> dict[str, str]:
+    """C declarations of the functions that files define, by name."""
+    return {
+        name: " ".join(declared.replace("UNUSED ", "").split()) + ";"
+        for path in sources
+        for declared, name in _DEFINED.findall(path.read_text(encoding="utf-8"))
+    }
 
 
 def compile_microkernels(

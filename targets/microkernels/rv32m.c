@@ -12,7 +12,8 @@
 
 #include <stdint.h>
 
-#if !defined(IBERT_PLAIN_C) && defined(__GNUC__) && defined(__riscv_mul) && __riscv_xlen == 32
+#if !defined(IBERT_PLAIN_C) && defined(__GNUC__) && defined(__riscv_mul) && \
+    __riscv_xlen == 32 && !defined(__riscv_32e)
 
 #define NAKED __attribute__((naked))
 #define UNUSED __attribute__((unused))

@@ -15,7 +15,8 @@
 
 #include <stdint.h>
 
-#if !defined(IBERT_PLAIN_C) && defined(__GNUC__) && defined(__ARM_FEATURE_SIMD32)
+#if !defined(IBERT_PLAIN_C) && defined(__GNUC__) && defined(__ARM_FEATURE_SIMD32) && \
+    !defined(__ARM_BIG_ENDIAN)
 
 #define NAKED __attribute__((naked))
 #define UNUSED __attribute__((unused))
@@ -51,7 +52,7 @@ NAKED void ibert_mk_smlad_2x2(UNUSED const int16_t *a, UNUSED const int16_t *b, 
         "cmp r0, r12\n\t"
         "beq 2f\n"
         "1:\n\t"
-        QUAD QUAD QUAD QUAD QUAD QUAD QUAD QUAD
+        ".rept 8\n\t" QUAD ".endr\n\t"
         "ldr r6, [sp]\n\t"
         "cmp r0, r6\n\t"
         "bne 1b\n"
@@ -179,30 +180,51 @@ NAKED void ibert_mk_nibbles(UNUSED const uint8_t *halves, UNUSED const uint8_t *
 
 #else
 
+#if defined(__ARM_FEATURE_SIMD32)
+
+#include <arm_acle.h>
+
+static int16x2_t pair(const int16_t *x)
+{
+    return (int16x2_t)((uint32_t)(uint16_t)x[0] | (uint32_t)(uint16_t)x[1] << 16);
+}
+
+static uint32_t products(const int16_t *x, const int16_t *y, uint32_t sum)
+{
+    return (uint32_t)__smlad(pair(x), pair(y), (int32_t)sum);
+}
+
+#else
+
+static uint32_t products(const int16_t *x, const int16_t *y, uint32_t sum)
+{
+    return sum + (uint32_t)x[0] * (uint32_t)y[0] + (uint32_t)x[1] * (uint32_t)y[1];
+}
+
+#endif
+
 void ibert_mk_smlad_2x2(const int16_t *a, const int16_t *b, int32_t *c, int32_t depth)
 {
-    for (int32_t n = 0; n < 2; ++n) {
-        for (int32_t m = 0; m < 2; ++m) {
-            uint32_t sum = (uint32_t)c[n * 2 + m];
-            for (int32_t quad = 0; quad < depth / 4; ++quad) {
-                for (int32_t i = 0; i < 4; ++i) {
-                    sum += (uint32_t)((int32_t)a[(quad * 2 + m) * 4 + i] *
-                                      b[(quad * 2 + n) * 4 + i]);
-                }
-            }
-            c[n * 2 + m] = (int32_t)sum;
-        }
+    uint32_t c00 = (uint32_t)c[0], c01 = (uint32_t)c[1], c10 = (uint32_t)c[2], c11 = (uint32_t)c[3];
+    for (const int16_t *end = a + depth * 2; a != end; a += 8, b += 8) {
+        c00 = products(a + 2, b + 2, products(a, b, c00));
+        c01 = products(a + 6, b + 2, products(a + 4, b, c01));
+        c10 = products(a + 2, b + 6, products(a, b + 4, c10));
+        c11 = products(a + 6, b + 6, products(a + 4, b + 4, c11));
     }
+    c[0] = (int32_t)c00;
+    c[1] = (int32_t)c01;
+    c[2] = (int32_t)c10;
+    c[3] = (int32_t)c11;
 }
 
 void ibert_mk_sxtb16(const int8_t *source, int16_t *target, int32_t words)
 {
-    for (int32_t word = 0; word < words; ++word) {
-        for (int32_t half = 0; half < 2; ++half) {
-            for (int32_t entry = 0; entry < 2; ++entry) {
-                target[word * 4 + half * 2 + entry] = source[word * 4 + entry * 2 + half];
-            }
-        }
+    for (const int8_t *end = source + words * 4; source != end; source += 4, target += 4) {
+        target[0] = source[0];
+        target[1] = source[2];
+        target[2] = source[1];
+        target[3] = source[3];
     }
 }
 

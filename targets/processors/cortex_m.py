@@ -78,6 +78,7 @@ def _with_vectors(
         dot=VMLADAVA,
         vector_lanes=8,
         microkernels=("mve.c",),
+        scalar_dot=(SMLAD, ("smlad.c",)),
         q15_multiply=((8, "llvm.arm.mve.vqrdmulh.v8i16"),),
         high_product=((4, "llvm.arm.mve.vmulh"),),
         functions=("high_product",),

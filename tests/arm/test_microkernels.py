@@ -45,6 +45,12 @@ DEPTHS = {
     "muls": (1, 2, 31, 32, 33, 65, 384, 3072),
 }
 INT32 = np.iinfo(np.int32)
+# Without assembly there are still the compiler's functions for instructions, if it has them.
+FORMS = {
+    "assembly": (),
+    "functions": ("-DIBERT_PLAIN_C",),
+    "plain": ("-DIBERT_PLAIN_C", "-U__ARM_FEATURE_SIMD32"),
+}
 
 _CALLS = """
 #include <stdint.h>
@@ -186,7 +192,7 @@ def row_counts(dot: DotInstruction) -> range:
 
 @pytest.mark.representatives(2)
 @pytest.mark.qemu
-@pytest.mark.parametrize("flags", [(), ("-DIBERT_PLAIN_C",)], ids=["assembly", "plain"])
+@pytest.mark.parametrize("flags", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("name", TARGETS)
 def test_products_are_exact(name: str, flags: tuple[str, ...], tmp_path: Path) -> None:
     dot, description = TARGETS[name], board(name)
@@ -199,7 +205,7 @@ def test_products_are_exact(name: str, flags: tuple[str, ...], tmp_path: Path) -
 
 
 @pytest.mark.qemu
-@pytest.mark.parametrize("flags", [(), ("-DIBERT_PLAIN_C",)], ids=["assembly", "plain"])
+@pytest.mark.parametrize("flags", FORMS.values(), ids=FORMS)
 def test_widened_weights_lie_as_products_read_them(flags: tuple[str, ...], tmp_path: Path) -> None:
     needs("arm-none-eabi-gcc", "qemu-system-arm")
     random = np.random.default_rng(0)
@@ -220,7 +226,7 @@ def test_widened_weights_lie_as_products_read_them(flags: tuple[str, ...], tmp_p
 
 
 @pytest.mark.qemu
-@pytest.mark.parametrize("flags", [(), ("-DIBERT_PLAIN_C",)], ids=["assembly", "plain"])
+@pytest.mark.parametrize("flags", FORMS.values(), ids=FORMS)
 def test_half_bytes_are_widened_as_the_specification_says(
     flags: tuple[str, ...], tmp_path: Path
 ) -> None:

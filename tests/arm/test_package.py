@@ -123,11 +123,27 @@ def test_projects_for_a_processor_that_lacks_instructions_are_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", examples(["cortex-m0", "cortex-m4", "rv32imc"], "cortex-m4"))
-def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "flags"),
+    examples(
+        [
+            ("cortex-m0", "-O2"),
+            ("cortex-m4", "-O2"),
+            ("cortex-m4", "-Os -flto"),
+            ("cortex-m4", "-O2 -DIBERT_PLAIN_C"),
+            ("cortex-m55", "-O2"),
+            ("rv32imc", "-O2"),
+        ],
+        ("cortex-m4", "-O2"),
+        unpack=True,
+    ),
+)
+def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str, flags: str) -> None:
     needs("make")
-    folder = package(target, "c")
-    subprocess.run(["make", "-C", str(folder)], check=True, capture_output=True)
+    folder = shutil.copytree(package(target, "c"), tmp_path / "package")
+    archiver = find_linker(get_target(target))[0] + "-ar"  # knows of link-time optimisation
+    command = ["make", "-C", str(folder), f"CFLAGS={flags} -Wextra -Werror", f"AR={archiver}"]
+    subprocess.run(command, check=True, capture_output=True)
     elf = link_package(folder, tmp_path)
     quantized = small_bert()
     inputs = inputs_for(quantized.input_names, SEQ_LEN, 7, VOCABULARY, 20)

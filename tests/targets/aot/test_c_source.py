@@ -77,11 +77,42 @@ def test_other_compilers_and_standards_take_it(in_c: BareModel, tmp_path: Path) 
         subprocess.run(command, cwd=tmp_path, check=True)
 
 
-def test_the_portable_form_of_a_target_has_no_instructions() -> None:
-    target = portable_description(get_target("cortex-m4"))
-    assert (target.dot.name, target.dot.lanes, target.vector_lanes) == ("none", 1, 1)
-    assert target.microkernels == target.q15_multiply == ()
-    assert target.name == "cortex-m4" and target.toolchain is not None
+@pytest.mark.parametrize(
+    ("name", "dot", "microkernels"),
+    [
+        ("c99", "none", ()),
+        ("cortex-m0", "muls", ("muls.c",)),
+        ("cortex-m4", "smlad", ("smlad.c",)),
+        ("cortex-m55", "smlad", ("smlad.c",)),
+        ("rv32imc", "rv32m", ("rv32m.c",)),
+        ("x86-amx", "none", ()),
+    ],
+)
+def test_the_portable_form_has_microkernels_of_single_numbers_and_no_other_instructions(
+    name: str, dot: str, microkernels: tuple[str, ...]
+) -> None:
+    target = portable_description(get_target(name))
+    assert (target.dot.name, target.microkernels, target.vector_lanes) == (dot, microkernels, 1)
+    assert target.q15_multiply == target.scalar_instructions == target.functions == ()
+    assert target.name == name
+
+
+@pytest.mark.slow
+def test_microkernels_are_declared_and_their_operands_aligned(quantized) -> None:
+    """C aligns arrays on the stack as their entries: those of halves are in the workspace."""
+    compiled = ibert.compile(
+        quantized, "cortex-m4", [(1, 4)], runtime="none", emit="c", prefix="tiny"
+    )
+    assert compiled.bare is not None
+    text = kernels_source(compiled.bare)
+    declared = (
+        "void tiny_mk_smlad_2x2(const int16_t *a, const int16_t *b, int32_t *c, int32_t depth);"
+    )
+    assert declared in text and "ibert_mk" not in text
+    called = set(re.findall(r"^ +(\w+_mk_\w+)\(", text, re.MULTILINE))
+    assert called == {"tiny_mk_smlad_2x2", "tiny_mk_sxtb16"}
+    arrays = re.findall(r"^ +u?int(\d+)_t \w+\[\d+\];", text, re.MULTILINE)
+    assert arrays and not {"8", "16"} & set(arrays)
 
 
 @pytest.mark.slow
