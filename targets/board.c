@@ -2,7 +2,8 @@
  *
  * `ibert run --rpc` loads a library in a server on a board and has nothing there but TVM's runtime.
  * These functions have the calling convention of TVM's function interface, so that the server finds
- * them in the library like a compiled kernel. No floating point, no library but libc.
+ * them in the library like a compiled kernel; of a library with the plain C interface, one calls
+ * that. No floating point, no library but libc.
  */
 #include <fcntl.h>
 #include <stdint.h>
@@ -178,3 +179,53 @@ int __tvm_ffi_ibert_parameters(void *self, const any *arguments, int32_t count, 
     answer(result, (int64_t)(intptr_t)ibert_weights);
     return 0;
 }
+
+#ifdef IBERT_WITHOUT_RUNTIME
+enum { ABI_VERSION = 3, MOST_TENSORS = 64, CALL_TENSORS = 3 };
+
+/* The plain C interface: aot/ibert_model.h.in. */
+uint64_t ibert_fingerprint(void);
+int32_t ibert_init(void *, uint32_t, uint64_t, void *, size_t);
+int32_t ibert_run(void *, int32_t, int32_t, const void *const *, const size_t *, void *const *,
+                  const size_t *);
+
+/* ibert_call(batch, seq_len, inputs, context, arena, tensor ...): run a shape on so many tensors
+ * with inputs, and behind them those of outputs; gives the status of the C interface, or -1.
+ *
+ * Every call makes the context anew, which takes no time. */
+int __tvm_ffi_ibert_call(void *self, const any *arguments, int32_t count, any *result) {
+    void *addresses[MOST_TENSORS];
+    size_t sizes[MOST_TENSORS];
+    int32_t tensors = count - CALL_TENSORS;
+    (void)self;
+    answer(result, -1);
+    if (tensors < 2 || tensors > MOST_TENSORS) {
+        return 0;
+    }
+    for (int32_t index = 0; index < tensors; index++) {
+        tensor *array = tensor_of(&arguments[CALL_TENSORS + index]);
+        if (array == NULL) {
+            return 0;
+        }
+        sizes[index] = (array->bits + 7) / 8;
+        for (int32_t axis = 0; axis < array->ndim; axis++) {
+            sizes[index] *= (size_t)array->shape[axis];
+        }
+        addresses[index] = (char *)array->data + array->byte_offset;
+    }
+    int64_t inputs = arguments[2].value.integer;
+    if (inputs < 0 || inputs > tensors - 2) {
+        return 0;
+    }
+    void **in = addresses + 2, **out = in + inputs;
+    int32_t status = ibert_init(addresses[0], ABI_VERSION, ibert_fingerprint(), addresses[1],
+                                sizes[1]);
+    if (status == 0) {
+        status = ibert_run(addresses[0], (int32_t)arguments[0].value.integer,
+                           (int32_t)arguments[1].value.integer, (const void *const *)in, sizes + 2,
+                           out, sizes + 2 + inputs);
+    }
+    answer(result, status);
+    return 0;
+}
+#endif

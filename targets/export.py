@@ -24,6 +24,7 @@ from ibert_tvm.common.strict_json import JsonObject
 from .description import TargetDescription
 from .library_check import LibraryCheck, check_elf, check_library
 from .linking import (
+    BOARD,
     PARALLEL,
     PROTECTED,
     THREAD_FLAGS,
@@ -44,13 +45,12 @@ if TYPE_CHECKING:
 
     from .cuda.compile import DeviceCode
 
-# The threads that run kernels, and what a library tells a program on another machine about the one
-# that it is on; see there. Of each what failed if it is not translated.
+# Of each source what failed if it is not translated.
 _SOURCES = {
     "weights.s": "cannot assemble the weights",
     METADATA_ASSEMBLY.name: "cannot assemble the metadata",
     PARALLEL.name: "cannot compile the thread pool",
-    "board.c": "cannot compile the description of the board",
+    BOARD.name: "cannot compile the description of the board",
 }
 
 ALIGNMENT = 64

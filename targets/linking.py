@@ -29,7 +29,9 @@ PROTECTED = ("-Wl,-z,separate-code", "-Wl,-z,noexecstack", "-Wl,--hash-style=gnu
 PLAIN_BRANCHES = ("-fno-jump-tables",)
 
 PARALLEL = Path(__file__).with_name("parallel.c")
-"""Source of the threads that run kernels, how it is compiled, and its functions."""
+BOARD = Path(__file__).with_name("board.c")
+"""Sources of the threads that run kernels, and of what a library tells a program on another
+machine about the one that it is on; how they are compiled, and the functions of the first."""
 THREAD_FLAGS = ("-O2", "-fPIC", "-pthread", "-ffunction-sections", *PLAIN_BRANCHES)
 THREAD_FUNCTIONS = ("ibert_parallel_launch", "ibert_set_threads", "ibert_started_threads")
 

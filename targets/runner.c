@@ -1,9 +1,9 @@
 /* Runs one call of a library that has the plain C interface, on the library's own machine.
  *
- *     runner LIBRARY PREFIX BATCH SEQ_LEN INPUTS OUTPUTS FILE BYTES FILE BYTES ...
+ *     runner LIBRARY PREFIX THREADS BATCH SEQ_LEN INPUTS OUTPUTS FILE BYTES FILE BYTES ...
  *
- * INPUTS files are read, OUTPUTS files are written; BYTES is the size of each. Knows no model: the
- * library says how much memory it needs. The exit status is 0, or 1 with the reason on stderr.
+ * INPUTS files are read, OUTPUTS files are written; BYTES is the size of each. THREADS is 1 where
+ * the library has none. Knows no model: the library says how much memory it needs. The exit status is 0, or 1 with the reason on stderr.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum { ALIGNMENT = 64, MOST_BUFFERS = 64, LONGEST_NAME = 64, ABI_VERSION = 3, CONTEXT_BYTES = 256 };
+enum { FIRST_FILE = 8 }; /* of the arguments */
 
 /* Of ibert_model.h, version 3; a context is smaller than CONTEXT_BYTES. */
 typedef struct {
@@ -70,23 +71,25 @@ int main(int argc, char **argv) {
     int32_t (*init)(void *, uint32_t, uint64_t, void *, size_t);
     int32_t (*run)(void *, int32_t, int32_t, const void *const *, const size_t *, void *const *,
                    const size_t *);
+    void (*set_threads)(int);
     const char *(*describe)(int32_t);
     const char *prefix;
     void *buffers[MOST_BUFFERS], *context, *arena;
     size_t sizes[MOST_BUFFERS];
     ibert_shape shape;
-    int32_t batch, seq_len, inputs, outputs, index, status;
+    int32_t threads, batch, seq_len, inputs, outputs, index, status;
 
-    if (argc < 7) {
-        fail("usage", "runner LIBRARY PREFIX BATCH SEQ_LEN INPUTS OUTPUTS FILE BYTES ...");
+    if (argc < FIRST_FILE) {
+        fail("usage", "runner LIBRARY PREFIX THREADS BATCH SEQ_LEN INPUTS OUTPUTS FILE BYTES ...");
     }
     prefix = argv[2];
-    batch = atoi(argv[3]);
-    seq_len = atoi(argv[4]);
-    inputs = atoi(argv[5]);
-    outputs = atoi(argv[6]);
+    threads = atoi(argv[3]);
+    batch = atoi(argv[4]);
+    seq_len = atoi(argv[5]);
+    inputs = atoi(argv[6]);
+    outputs = atoi(argv[7]);
     if (inputs < 0 || outputs < 0 || inputs + outputs > MOST_BUFFERS ||
-        argc != 7 + 2 * (inputs + outputs)) {
+        argc != FIRST_FILE + 2 * (inputs + outputs)) {
         fail("usage", "FILE and BYTES for every input and every output");
     }
     library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
@@ -102,11 +105,15 @@ int main(int argc, char **argv) {
     find(prefix, "init", &init);
     find(prefix, "run", &run);
     find(prefix, "strerror", &describe);
+    if (threads > 1) {
+        find(prefix, "set_threads", &set_threads);
+        set_threads(threads);
+    }
     for (index = 0; index < inputs + outputs; index++) {
-        sizes[index] = (size_t)strtoull(argv[8 + 2 * index], NULL, 10);
+        sizes[index] = (size_t)strtoull(argv[FIRST_FILE + 1 + 2 * index], NULL, 10);
         buffers[index] = aligned(sizes[index]);
         if (index < inputs) {
-            read_file(argv[7 + 2 * index], buffers[index], sizes[index]);
+            read_file(argv[FIRST_FILE + 2 * index], buffers[index], sizes[index]);
         }
     }
     status = find_shape(batch, seq_len, &shape);
@@ -129,7 +136,7 @@ int main(int argc, char **argv) {
         fail("run", describe(status));
     }
     for (index = inputs; index < inputs + outputs; index++) {
-        write_file(argv[7 + 2 * index], buffers[index], sizes[index]);
+        write_file(argv[FIRST_FILE + 2 * index], buffers[index], sizes[index]);
     }
     return 0;
 }

@@ -64,6 +64,7 @@ class Runner:
         inputs: Sequence[NDArray[np.generic]],
         outputs: Sequence[tuple[str, tuple[int, ...]]],
         prefix: str = "ibert",
+        threads: int = 1,
     ) -> list[NDArray[np.generic]]:
         """Call the library once.
 
@@ -79,6 +80,8 @@ class Runner:
             Type and shape of every output, in the library's order.
         prefix
             What the library's C names begin with.
+        threads
+            Threads that kernels use; 1 for a library that has none.
 
         Returns
         -------
@@ -101,7 +104,7 @@ class Runner:
             for path, (dtype, extents) in zip(paths, outputs, strict=True):
                 size = int(np.prod(extents, dtype=np.int64)) * np.dtype(dtype).itemsize
                 words += [str(path), str(size)]
-            numbers = [*shape, len(inputs), len(outputs)]
+            numbers = [threads, *shape, len(inputs), len(outputs)]
             command = [*self._command, str(self._work / "runner"), str(library.absolute())]
             done = run_program([*command, prefix, *map(str, numbers), *words], self.seconds)
             if done.returncode != 0:

@@ -503,9 +503,10 @@ class Job:
         """Numbers of threads to load the library with."""
         if self.threads is not None:
             return [*self.threads]
-        if self.metadata.runtime == "none":
-            return [1]  # more are refused when the library is loaded
-        return [None if self.address is not None or self.on_gpu else default_threads()]
+        if self.address is not None or self.on_gpu:
+            return [None]
+        # More are refused when a library without threads is loaded.
+        return [default_threads() if self.metadata.threads else 1]
 
     def loaded(self) -> Iterator[_Loaded]:
         """Load the library with each number of threads, and say what limits it there."""

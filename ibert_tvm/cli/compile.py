@@ -53,8 +53,8 @@ def command(
     output
         The library to write.
     runtime
-        What runs it: tvm (TVM's runtime), or none (plain C functions that need nothing else).
-        [default: tvm where the target has it]
+        What runs it: none (plain C functions that need nothing else), or tvm (TVM's runtime).
+        [default: none; tvm for a GPU]
 
     Other Parameters
     ----------------

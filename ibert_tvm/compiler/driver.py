@@ -307,8 +307,8 @@ def compile(
     progress
         Called with the name of each phase as it starts.
     runtime
-        ``"tvm"``: a library for TVM's runtime; ``"none"``: plain C functions. By default what
-        the target has, TVM's first.
+        ``"none"``: plain C functions; ``"tvm"``: a library for TVM's runtime. By default what the
+        target has, none first: TVM's for a GPU.
     emit
         ``"objects"``, or ``"c"`` for kernels that any C99 compiler translates (without runtime
         only): they use no instruction that C has no word for, and are slower for it.

@@ -67,7 +67,7 @@ class Pool(ProcessPoolExecutor):
         processors = default_threads()
         given = list(map(str, devices or [library.device] * processors))
         self.processes = len(given)
-        several = library.device == "cpu" and library.metadata.runtime == "tvm"
+        several = library.device == "cpu" and library.metadata.threads
         threads = max(1, processors // len(given)) if several else None
         context = multiprocessing.get_context("spawn")
         waiting = context.SimpleQueue()

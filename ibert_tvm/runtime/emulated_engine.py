@@ -69,7 +69,9 @@ class EmulatedContext(BufferedInputs):
         kinds = [(dtype, shape) for shape, dtype in self.metadata.output_kinds(function)]
         inputs = list(self.buffers[function.name].values())
         shape = (function.batch, function.seq_len)
-        return self._runner.run(self._file.path, shape, inputs, kinds, prefix=self.metadata.prefix)
+        return self._runner.run(
+            self._file.path, shape, inputs, kinds, self.metadata.prefix, num_threads
+        )
 
 
 def target_of(metadata: LibraryMetadata) -> TargetDescription:

@@ -61,6 +61,7 @@ def load_engine(
         If it cannot use as many threads.
     """
     if emulate:
+        _check_single(metadata, num_threads)
         return _emulated(metadata)
     _check_machine(metadata)
     if device.kind == "cuda":

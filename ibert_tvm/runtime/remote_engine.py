@@ -58,10 +58,7 @@ class RemoteEngine:
         self.description: BoardDescription = board.describe()
         check_fits(metadata, self.description)
         self.num_threads = num_threads or self.description.processors
-        names = [function.name for function in metadata.functions]
-        weights = [(record.dtype, record.shape, record.offset) for record in metadata.parameters]
-        results = dict.fromkeys(names, len(metadata.outputs))
-        board.prepare(names, weights, results, self.num_threads)
+        self._prepare()
         _logger.info(
             "%s runs on %s: %s, %d threads",
             metadata.path,
@@ -69,6 +66,18 @@ class RemoteEngine:
             self.description.machine,
             self.num_threads,
         )
+
+    def _prepare(self) -> None:
+        metadata, functions = self.metadata, self.metadata.functions
+        if metadata.runtime == "none":
+            calls = {f.name: (f.batch, f.seq_len, metadata.output_kinds(f)) for f in functions}
+            arena = max(function.arena_bytes for function in functions)
+            self.board.prepare_plain(calls, arena, self.num_threads)
+            return
+        names = [function.name for function in functions]
+        weights = [(record.dtype, record.shape, record.offset) for record in metadata.parameters]
+        results = dict.fromkeys(names, len(metadata.outputs))
+        self.board.prepare(names, weights, results, self.num_threads)
 
     def parameter(self, record: ParameterRecord) -> np.ndarray:
         """As `Engine.parameter`: refused, since it is on the board, bound to its functions."""
@@ -159,6 +168,17 @@ def check_fits(metadata: LibraryMetadata, board: BoardDescription) -> None:
         )
 
 
+def _machine_has_server(metadata: LibraryMetadata) -> bool:
+    """Whether TVM, and so its server, runs on the machine that a library is for."""
+    from elftools.elf.elffile import ELFFile
+
+    from ibert_tvm.targets.catalogue import CATALOGUE
+
+    with metadata.path.open("rb") as stream:
+        machines = CATALOGUE.of_file(ELFFile(stream))
+    return any("tvm" in machine.runtimes for machine in machines)
+
+
 def _series(version: str) -> list[str]:
     """Major and minor version: within one, libraries fit."""
     return version.split(".")[:2]
@@ -205,7 +225,7 @@ def load_remote(
     LibraryError
         If the file is missing, damaged, or not made by this project.
     UsageError
-        If it was compiled without TVM's runtime.
+        If there is no TVM for the processor that it was compiled for.
     ibert_tvm.targets.rpc.BoardError
         If the board cannot be reached, or its processor cannot run the library.
     TargetError
@@ -214,12 +234,14 @@ def load_remote(
     from ibert_tvm.targets.rpc import Board
 
     metadata = read_metadata(path)
-    if metadata.runtime != "tvm":
+    if not _machine_has_server(metadata):
         raise UsageError(
             f"the library {metadata.path} cannot be run through RPC",
             where="--rpc",
-            why="it was compiled with --runtime none; the server on a board has TVM's runtime",
-            todo="compile it with --runtime tvm, or copy it to the board and call its C functions",
+            why="there is no package of TVM, whose server boards run, for the processor that it "
+            "was compiled for",
+            todo="run it under an emulator (--emulate), or copy it to the board and call its C "
+            "functions",
         )
     if metadata.device != "cpu":
         raise UsageError(

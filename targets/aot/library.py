@@ -17,6 +17,7 @@ from ibert_tvm.common.strict_json import JsonObject
 from ..description import TargetDescription
 from ..library_check import LibraryCheck, check_library
 from ..linking import (
+    BOARD,
     PARALLEL,
     PLAIN_BRANCHES,
     PROTECTED,
@@ -40,6 +41,9 @@ _NAME = "model.so"
 _FUNCTIONS = (
     *("abi_version", "find_shape", "fingerprint", "get_shape", "init", "input", "num_shapes"),
     *("output", "run", "set_hook", "strerror"),
+)
+_BOARD_FUNCTIONS = tuple(
+    f"__tvm_ffi_ibert_{name}" for name in ("board", "call", "parameters", "threads")
 )
 TEXT = ("embed_text", "tokenize")
 """Functions of models with a tokenizer."""
@@ -83,15 +87,24 @@ def declared_functions(
     return (*(f"{prefix}_{name}" for name in (*_FUNCTIONS, *further)), *symbols)
 
 
-def exported_symbols(model: BareModel) -> tuple[str, ...]:
-    """What the dynamic linker finds in a library: its interface, its data, and its threads."""
+def exported_symbols(model: BareModel, description: TargetDescription) -> tuple[str, ...]:
+    """What the dynamic linker finds in a library: its interface, its data, and its threads.
+
+    Where there is TVM's runtime, also what its server calls (``targets/board.c``).
+    """
     prefix = model.interface.prefix
     threads = [name.replace("ibert", prefix, 1) for name in THREAD_FUNCTIONS]
     return (
         *api_functions(model),
         *_DATA_SYMBOLS,
         *([*threads, LAUNCH] if model.threads else ()),
+        *(_BOARD_FUNCTIONS if _has_server(model, description) else ()),
     )
+
+
+def _has_server(model: BareModel, description: TargetDescription) -> bool:
+    """Whether TVM's server on a board of the target can call the library."""
+    return model.threads and "tvm" in description.runtimes
 
 
 def library_metadata(model: BareModel, metadata: JsonObject) -> JsonObject:
@@ -189,7 +202,7 @@ def _link(
     description, prefix = tools.description, model.interface.prefix
     with replacing(path, _NAME) as work:
         try:
-            objects = _write_sources(model, metadata, work)
+            objects = _write_sources(model, metadata, description, work)
         except OSError as error:
             raise unwritable(path, error) from error
         assembling = ["-c", "weights.s", "-o", "weights.o"]
@@ -201,13 +214,14 @@ def _link(
             compiling = ["-c", *flags, source, "-o", f"{source[:-2]}.o"]
             tools.compile(compiling, work, f"cannot compile {source}")
         objects += [f"{source[:-2]}.o" for source in sources]
-        if model.threads:
-            renamed = (f"-D{name}={name.replace('ibert', prefix, 1)}" for name in THREAD_FUNCTIONS)
-            flags = [*THREAD_FLAGS, "-DIBERT_WITHOUT_RUNTIME", *renamed]
-            flags += description.machine.general_registers
-            compiling = ["-c", *flags, PARALLEL.name, "-o", "parallel.o"]
-            tools.compile(compiling, work, "cannot compile the thread pool")
-            objects.append("parallel.o")
+        names = (*THREAD_FUNCTIONS, "ibert_fingerprint", "ibert_init", "ibert_run")
+        renamed = (f"-D{name}={name.replace('ibert', prefix, 1)}" for name in names)
+        flags = [*THREAD_FLAGS, "-DIBERT_WITHOUT_RUNTIME", *renamed]
+        flags += description.machine.general_registers
+        for source in _further_sources(model, description):
+            objects.append(f"{source.stem}.o")
+            compiling = ["-c", *flags, source.name, "-o", objects[-1]]
+            tools.compile(compiling, work, f"cannot compile {source.name}")
         linking = [
             # Every model has its own threads, whatever else is linked into a program.
             *("-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", _NAME),
@@ -218,13 +232,21 @@ def _link(
             *(f"-Wl,--undefined={name}" for name in _DATA_SYMBOLS),
         ]
         tools.compile(linking, work, "cannot link the library")
-        symbols = [*exported_symbols(model)]
+        symbols = exported_symbols(model, description)
         check = check_library(work / _NAME, description, symbols, required=require_load)
         seal_library(work / _NAME)
         return check
 
 
-def _write_sources(model: BareModel, metadata: JsonObject, folder: Path) -> list[str]:
+def _further_sources(model: BareModel, description: TargetDescription) -> list[Path]:
+    """Sources of the threads, and of what a server calls, where the library has them."""
+    threads = [PARALLEL] if model.threads else []
+    return [*threads, BOARD] if _has_server(model, description) else threads
+
+
+def _write_sources(
+    model: BareModel, metadata: JsonObject, description: TargetDescription, folder: Path
+) -> list[str]:
     """Write what is assembled, compiled and linked; return the names of the objects."""
     text = json.dumps(library_metadata(model, metadata), sort_keys=True)
     (folder / METADATA_FILE).write_text(text, encoding="utf-8")
@@ -238,9 +260,9 @@ def _write_sources(model: BareModel, metadata: JsonObject, folder: Path) -> list
         **(model.text.sources if model.text else {}),
     }.items():
         (folder / name).write_text(source, encoding="utf-8")
-    if model.threads:
-        (folder / PARALLEL.name).write_bytes(PARALLEL.read_bytes())
-    exported = "; ".join(exported_symbols(model))
+    for path in _further_sources(model, description):
+        (folder / path.name).write_bytes(path.read_bytes())
+    exported = "; ".join(exported_symbols(model, description))
     script = f"{{ global: {exported}; local: *; }};\n"
     (folder / "exports.map").write_text(script, encoding="utf-8")
     objects = []

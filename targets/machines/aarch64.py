@@ -86,7 +86,7 @@ AARCH64 = Machine(
     emulator=Emulator("qemu-aarch64", "qemu-user"),
     system=Linux(
         names=("aarch64", "arm64"),
-        runtimes=("tvm", "none"),
+        runtimes=("none", "tvm"),
         # arch/arm64/include/uapi/asm/hwcap.h of Linux
         capabilities={
             (0, 0): "fp",
@@ -103,6 +103,7 @@ AARCH64 = Machine(
             (1, 13): "i8mm",
             (1, 14): "bf16",
         },
+        threads=True,
         driver=Driver({"mcpu": "cortex-a57", "mtriple": "aarch64-linux-gnu"}, ("asimd",)),
     ),
 )

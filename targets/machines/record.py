@@ -166,8 +166,8 @@ class Linux:
         Further such names that a board may have whose programs these are: 32-bit programs under a
         64-bit kernel.
     runtimes
-        What a compiled model can be run by, the default first: ``"tvm"`` (TVM's runtime, where
-        there are packages of it) and ``"none"`` (a plain C ABI).
+        What a compiled model can be run by, the default first: ``"none"`` (a plain C ABI) and
+        ``"tvm"`` (TVM's runtime, where there are packages of it).
     capabilities
         Features by word and bit of the kernel's auxiliary vector (AT_HWCAP is word 0, AT_HWCAP2
         word 1); empty where ``/proc/cpuinfo`` alone tells them.

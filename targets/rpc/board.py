@@ -24,6 +24,7 @@ _DOING = {
     "upload": "load the library there",
     "describe": "ask for its processor",
     "prepare": "make the virtual machine",
+    "prepare_plain": "allocate memory there",
     "run": "run the library",
     "time": "time the library",
     "measure": "measure a kernel",
@@ -168,6 +169,15 @@ class Board:
     ) -> None:
         """Make the functions of the library callable; see `Session.prepare`."""
         self._call("prepare", list(functions), list(weights), dict(results), threads)
+
+    def prepare_plain(
+        self,
+        functions: Mapping[str, tuple[int, int, Sequence[tuple[tuple[int, ...], str]]]],
+        arena_bytes: int,
+        threads: int,
+    ) -> None:
+        """The same for plain C functions; see `Session.prepare_plain`."""
+        self._call("prepare_plain", dict(functions), arena_bytes, threads)
 
     def run(self, function: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Call a function of the library on its inputs."""

@@ -21,6 +21,9 @@ _POOLED_ALLOCATOR = 2
 _DESCRIPTION_BYTES = 16384
 _FLUSH = "cache_flush_cpu_non_first_arg"
 _MOST_CALLS, _KEPT_CALLS = 500, 10
+_CONTEXT_BYTES = 256  # of the plain C interface: docs/c-api.md
+Kinds = Sequence[tuple[tuple[int, ...], str]]
+"""Shapes and dtypes of arrays."""
 Arrays = Sequence[np.ndarray]
 
 
@@ -57,6 +60,9 @@ class Session:
         self.module: Any = None
         self.machine: Any = None
         self.results: dict[str, int] = {}
+        self.call: Any = None
+        self.plain: dict[str, tuple[int, int, list[Any]]] = {}
+        self.memory: list[Any] = []
 
     # -- the library --------------------------------------------------------------------------
 
@@ -131,6 +137,35 @@ class Session:
             save(name, f"{name}.bound", 1, *parameters)
         self.results = dict(results)
 
+    def prepare_plain(
+        self, functions: Mapping[str, tuple[int, int, Kinds]], arena_bytes: int, threads: int
+    ) -> None:
+        """Allocate what calls of a library with the plain C interface need there.
+
+        Parameters
+        ----------
+        functions
+            By name: batch, sequence length, and the kinds of outputs.
+        arena_bytes
+            What the largest of them needs.
+        threads
+            Threads that kernels use.
+        """
+        self._function("ibert_threads")(threads)
+        self.call = self._function("ibert_call")
+        sizes = (_CONTEXT_BYTES, max(arena_bytes, 1))
+        self.memory = [self._empty((size,), "uint8") for size in sizes]
+        self.plain = {
+            name: (batch, seq_len, [self._empty(*kind) for kind in kinds])
+            for name, (batch, seq_len, kinds) in functions.items()
+        }
+
+    def _plain_call(self, function: str, arrays: Arrays) -> tuple[list[Any], list[Any]]:
+        """Arguments of ``ibert_call`` for inputs that are sent, and where outputs will be."""
+        batch, seq_len, outputs = self.plain[function]
+        sent = self._send(arrays)
+        return [batch, seq_len, len(sent), *self.memory, *sent, *outputs], outputs
+
     def _mapped(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         import ctypes
 
@@ -168,7 +203,19 @@ class Session:
         return sent
 
     def run(self, function: str, arrays: Arrays) -> list[np.ndarray]:
-        """Call a function of the library on inputs; give its results."""
+        """Call a function of the library on inputs; give its results.
+
+        Raises
+        ------
+        SessionError
+            If the library refuses the call.
+        """
+        if function in self.plain:
+            arguments, outputs = self._plain_call(function, arrays)
+            status = int(self.call(*arguments))
+            if status != 0:
+                raise SessionError(f"the library refused a call (status {status}, docs/c-api.md)")
+            return [output.numpy() for output in outputs]
         result = self.machine[f"{function}.bound"](*self._send(arrays))
         count = self.results[function]
         if count == 1 and hasattr(result, "numpy"):
@@ -178,10 +225,14 @@ class Session:
 
     def time(self, function: str, arrays: Arrays, runs: int) -> list[float]:
         """Seconds of so many calls of a function, after one that does not count."""
-        evaluate = self.machine.time_evaluator(
-            f"{function}.bound", self.device, number=1, repeat=runs
-        )
-        return [float(seconds) for seconds in evaluate(*self._send(arrays)).results]
+        if function in self.plain:
+            self.run(function, arrays)  # says what is wrong, where something is
+            arguments, _ = self._plain_call(function, arrays)
+            module, name = self.module, "ibert_call"
+        else:
+            arguments, module, name = self._send(arrays), self.machine, f"{function}.bound"
+        evaluate = module.time_evaluator(name, self.device, number=1, repeat=runs)
+        return [float(seconds) for seconds in evaluate(*arguments).results]
 
     # -- single kernels -----------------------------------------------------------------------
 
@@ -243,7 +294,7 @@ class Session:
                 self.remote.remove(name)
             except Exception:  # the session is over anyway, and its folder with it
                 break
-        self.machine = self.module = None
+        self.machine = self.module = self.call = None
         close = getattr(self.remote, "_sess", None)
         if close is not None and self.remote.__class__.__name__ != "LocalSession":
             close.get_function("CloseRPCConnection")()
