@@ -1,6 +1,6 @@
 """Count the instructions of libraries for AVX-512 VNNI, on whatever machine.
 
-    ibert compile minilm.ibert -o new.so --target x86-avx512-vnni --runtime none --seq-len 32,128
+    ibert compile minilm.ibert -o new.so --target x86-avx512-vnni --seq-len 32,128
     python -m benchmarks.instructions old.so new.so --shapes 1x32,1x128
 
 Every library is called once for each shape on a PC that Bochs emulates; the first is what the

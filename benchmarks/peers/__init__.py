@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .base import Peer
 from .commit import CommitPeer, commit_of, place_of
-from .ibert import IbertBuckets, IbertPeer, IbertPlain, IbertVnni
+from .ibert import IbertBuckets, IbertPeer, IbertTvm, IbertVnni
 from .onnx_runtime import (
     OnnxRuntimeFloat,
     OnnxRuntimeInt8AsExported,
@@ -33,7 +33,7 @@ PEERS: dict[str, Peer] = {
 # Measured where they are named.
 OTHERS: dict[str, Peer] = {
     peer.name: peer
-    for peer in (IbertBuckets(), IbertPlain(), IbertVnni(), OnnxRuntimeInt8AsExported())
+    for peer in (IbertBuckets(), IbertTvm(), IbertVnni(), OnnxRuntimeInt8AsExported())
 }
 
 

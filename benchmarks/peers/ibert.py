@@ -13,7 +13,7 @@ from benchmarks.models import Cell, ModelSpec, calibration_texts
 
 from .base import Peer, Run
 
-__all__ = ["IbertBuckets", "IbertPeer", "IbertPlain", "IbertVnni"]
+__all__ = ["IbertBuckets", "IbertPeer", "IbertTvm", "IbertVnni"]
 
 # What a quantised model depends on, and what its compilation depends on besides.
 QUANTISING = (
@@ -62,7 +62,7 @@ class IbertPeer(Peer):
     title = "ibert_tvm, integer-only, preset accurate, target host"
     precision = "int8"
     target = "host"
-    runtime = "tvm"
+    runtime = "none"
     packages = (
         ("tvm", "apache-tvm"),
         ("tvm_ffi", "apache-tvm-ffi"),
@@ -140,12 +140,12 @@ class IbertVnni(IbertPeer):
     target = "x86-avx512-vnni"
 
 
-class IbertPlain(IbertPeer):
-    """Plain C functions, which need no runtime."""
+class IbertTvm(IbertPeer):
+    """A library for TVM's runtime."""
 
-    name = "ibert-plain"
-    title = "ibert_tvm, --runtime none"
-    runtime = "none"
+    name = "ibert-tvm"
+    title = "ibert_tvm, --runtime tvm"
+    runtime = "tvm"
 
 
 class IbertBuckets(IbertPeer):

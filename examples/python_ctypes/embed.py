@@ -1,6 +1,6 @@
 """Run a compiled model on token ids with Python's standard library alone.
 
-    ibert compile minilm.ibert --runtime none --prefix ibert -o model.so --seq-len 32,128
+    ibert compile minilm.ibert --prefix ibert -o model.so --seq-len 32,128
     python examples/python_ctypes/embed.py model.so 101 7592 2088 102
 
 Neither ibert_tvm nor TVM nor NumPy is needed: the library is plain C. With ibert_tvm installed,
@@ -72,7 +72,7 @@ def sizes(arrays: list[Any]) -> Any:
 
 
 class Model:
-    """A library that was compiled with ``--runtime none``, with a context of its own."""
+    """A library for this machine's processor, with a context of its own."""
 
     def __init__(self, path: str) -> None:
         self.library = ctypes.CDLL(path if "/" in path else f"./{path}")

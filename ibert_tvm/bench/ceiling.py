@@ -6,6 +6,7 @@ the thread pool that models run in.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import time
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class Ceiling:
         return gmacs / self.gmacs if gmacs is not None and self.gmacs else None
 
 
+def can_measure_ceiling() -> bool:
+    """Whether TVM is installed, which compiles what is measured."""
+    return importlib.util.find_spec("tvm") is not None
+
+
 def measure_ceiling(threads: int, seconds: float = 0.3) -> Ceiling:
     """Measure the dot-product instruction of this machine with operands in registers.
 
@@ -49,6 +55,8 @@ def measure_ceiling(threads: int, seconds: float = 0.3) -> Ceiling:
     seconds
         How long to measure; the best burst of a few milliseconds counts.
     """
+    if not can_measure_ceiling():
+        return Ceiling(missing="TVM is not installed (extra compiler)")
     import tvm
 
     from ibert_tvm.schedules.peak import peak_kernel, peak_shapes

@@ -24,7 +24,7 @@ from ..runtime.device import choose_device
 from ..runtime.inputs import check_inputs
 from ..runtime.metadata import FunctionRecord, LibraryMetadata
 from ..runtime.threads import configure_threads, default_threads
-from .ceiling import Ceiling, measure_ceiling
+from .ceiling import Ceiling, can_measure_ceiling, measure_ceiling
 from .latency import Latency, full_batch, measure_latency, text_batches
 
 if TYPE_CHECKING:
@@ -522,7 +522,8 @@ class Job:
             yield load_library(path, num_threads=self.counts[0], device=self.device), Ceiling()
         else:
             counts = [count for count in self.counts if count is not None]
-            configure_threads(max(counts))  # the pool never grows beyond what it is first asked for
+            if can_measure_ceiling():  # its pool never grows beyond what it is first asked for
+                configure_threads(max(counts))
             for count in counts:
                 yield load_library(path, num_threads=count), measure_ceiling(count)
 

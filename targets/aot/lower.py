@@ -4,7 +4,7 @@ TVM's own passes do the work up to the point where they would make a function fo
 there on a kernel becomes ``int32_t name(T0 *a0, ..., uint8_t *workspace)``: parallel loops are
 serial or call the library's own threads, and every buffer that is too large for the stack lies in
 the workspace, whose size is known. The tasks of a parallel loop share the workspace, so their
-buffers are on the stacks of threads.
+buffers are on the stacks of threads, and what is too large for these in one of a few places.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from ..description import TargetDescription
 from ..pipeline import LARGEST_STACK_BUFFER, kernel_passes, static_bytes
 from .model import KernelParameter
 from .pieces import Cut, cut_kernel
+
+# Tasks of a parallel loop that have buffers in the workspace: enough for as many threads.
+_PLACES = 16
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ def _with_c_signature(
         for index, parameter in enumerate(signature.parameters)
     ]
     workspace = tirx.Var("workspace", PointerType(PrimType("uint8")))
-    func, of_tasks = _buffers_of_tasks(func)
+    func, of_tasks = _with_places(func)
     lift = _Lift(workspace, description, of_tasks)
     body = tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, lift))
     declared = [
@@ -233,32 +236,71 @@ def _with_c_signature(
     return LoweredKernel(result, lift.nbytes, signature, cut)
 
 
-def _buffers_of_tasks(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, set[tirx.Buffer]]:
-    """The function, serial if a task has a buffer that no stack holds; and what tasks allocate."""
-    found: set[tirx.Buffer] = set()
+def _with_places(
+    func: tirx.PrimFunc,
+) -> tuple[tirx.PrimFunc, dict[tirx.Buffer, tirx.For | None]]:
+    """The function; and what the tasks of its parallel loops allocate.
 
-    def note(statement: tirx.AllocBuffer) -> tirx.AllocBuffer:
-        found.add(statement.buffer)
-        return statement
+    A loop whose tasks have a buffer that no stack holds gets at most `_PLACES` tasks: that many
+    places of the workspace hold the buffer. The loop is the buffer's value in the result, None
+    where it lies on the stack.
+    """
+    found: dict[tirx.Buffer, tirx.For | None] = {}
 
-    def look(loop: tirx.For) -> tirx.For:
-        if loop.kind == tirx.ForKind.PARALLEL:
-            tvm_ffi.structural_map(loop.body, (tirx.AllocBuffer, note))
+    def buffers(loop: tirx.For) -> list[tirx.Buffer]:
+        inside: list[tirx.Buffer] = []
+        tvm_ffi.structural_map(
+            loop.body, (tirx.AllocBuffer, lambda one: inside.append(one.buffer) or one)
+        )
+        return inside
+
+    def placed(loop: tirx.For) -> tirx.For:
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return loop
+        if any(buffer_bytes(buffer) > LARGEST_STACK_BUFFER for buffer in buffers(loop)):
+            loop = _in_places(loop)
+        for buffer in buffers(loop):
+            large = buffer_bytes(buffer) > LARGEST_STACK_BUFFER
+            found[buffer] = loop if large else None
         return loop
 
-    tvm_ffi.structural_map(func, (tirx.For, look))
-    if any(buffer_bytes(buffer) > LARGEST_STACK_BUFFER for buffer in found):
-        return serialised(func), set()
-    return func, found
+    return tvm_ffi.structural_map(func, (tirx.For, placed)), found
+
+
+def _in_places(loop: tirx.For) -> tirx.For:
+    """The same iterations, in neighbouring runs whose number is at most `_PLACES`."""
+    extent = int(loop.extent)
+    count = min(_PLACES, extent)
+    each = -(-extent // count)
+    kind = loop.loop_var.ty
+    place, step = tirx.Var("place", kind), tirx.Var("step", kind)
+    index = place * each + step
+    value = loop.min + index
+
+    def found(var: tirx.Var) -> tirx.Expr:
+        return value if var.same_as(loop.loop_var) else var
+
+    body = tvm_ffi.structural_map(loop.body, (tirx.Var, found))
+    if extent % each:
+        body = tirx.IfThenElse(index < extent, body)
+    body = tirx.For(step, 0, each, tirx.ForKind.SERIAL, body)
+    count = -(-extent // each)
+    return tirx.For(place, 0, count, loop.kind, body, annotations=loop.annotations)
 
 
 class _Lift:
-    """Takes large buffers out of the stack: each gets a place in the workspace."""
+    """Takes large buffers out of the stack: each gets a place in the workspace.
+
+    Those of tasks get one for each of their loop's iterations, which run at the same time.
+    """
 
     def __init__(
-        self, workspace: tirx.Var, description: TargetDescription, on_stack: set[tirx.Buffer]
+        self,
+        workspace: tirx.Var,
+        description: TargetDescription,
+        of_tasks: Mapping[tirx.Buffer, tirx.For | None],
     ) -> None:
-        self.on_stack = on_stack
+        self.of_tasks = of_tasks
         self.bytes = tirx.decl_buffer((1,), "uint8", "workspace_bytes", data=workspace)
         system = description.machine.system
         # C aligns an array as its entries, and microkernels load words.
@@ -268,14 +310,16 @@ class _Lift:
         self.nbytes = 0
 
     def __call__(self, statement: tirx.AllocBuffer) -> tirx.Stmt:
-        size = buffer_bytes(statement.buffer)
-        fits = size <= self.limit and not (self.words and statement.buffer.dtype.bits < 32)
-        if fits or statement.buffer in self.on_stack:
+        buffer = statement.buffer
+        size, loop = buffer_bytes(buffer), self.of_tasks.get(buffer)
+        fits = size <= self.limit and not (self.words and buffer.dtype.bits < 32)
+        if fits or (buffer in self.of_tasks and loop is None):
             return statement
-        offset = self.nbytes
-        self.nbytes += -(-size // self.alignment) * self.alignment
+        size = -(-size // self.alignment) * self.alignment
+        offset = self.nbytes if loop is None else self.nbytes + loop.loop_var * size
+        self.nbytes += size if loop is None else size * int(loop.extent)
         address = tirx.address_of(tirx.BufferLoad(self.bytes, [offset]))
-        return tirx.DeclBuffer(statement.buffer, data=address)
+        return tirx.DeclBuffer(buffer, data=address)
 
 
 def buffer_bytes(buffer: tirx.Buffer) -> int:

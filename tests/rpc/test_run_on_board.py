@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ibert_tvm
 from ibert_tvm.common.errors import TargetError, UsageError
 from ibert_tvm.runtime import load_library
 from ibert_tvm.runtime.library_file import read_metadata
@@ -33,6 +34,7 @@ from tests.snapshots import Messages
 
 from .conftest import environment
 from .servers import HOST, Servers, free_boards, running_tracker, started, wait_for
+from .small_model import small_model
 
 _IDS = np.array([[2, 4, 5, 3, 0], [2, 6, 3, 0, 0], [2, 7, 7, 7, 3]])
 _MASK = (_IDS != 0).astype(int)
@@ -288,13 +290,35 @@ def test_a_board_that_does_not_fit(servers: Servers, library: Path, messages: Me
     check_fits(metadata, there)
 
 
-def test_a_library_without_runtime(
-    library: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
-) -> None:
-    bare = replace(read_metadata(library), runtime="none")
-    monkeypatch.setattr("ibert_tvm.runtime.remote_engine.read_metadata", lambda _path: bare)
-    with messages.raises(UsageError), load_remote(library, Address(HOST, 1)):
+def test_a_library_for_a_machine_without_tvm(tmp_path: Path, messages: Messages) -> None:
+    from tests.arm.tools import board
+
+    path = tmp_path / "board.so"
+    target = board("rv64gc", run=False).name
+    ibert_tvm.compile(small_model(), target=target, shapes=[(1, 8)]).export(path)
+    with messages.raises(UsageError), load_remote(path, Address(HOST, 1)):
         pass
+
+
+def test_plain_functions_run_on_a_board(servers: Servers, tmp_path: Path) -> None:
+    """In several shapes, one call after the other, and timed; what they refuse is an error."""
+    path, model = tmp_path / "plain.so", small_model()
+    shapes = [(1, 8), (4, 8), (1, 16)]
+    ibert_tvm.compile(model, target="host", shapes=shapes, prefix="plain").export(path)
+    longer = np.resize(_IDS, (1, 12))
+    with load_library(path, num_threads=1) as library:
+        wanted = [library.run(ids, dequantize=False) for ids in (_IDS, longer)]
+    for threads in (1, 2):
+        with load_remote(path, servers.tracker, num_threads=threads) as library:
+            for ids, want in zip((_IDS, longer, _IDS), (*wanted, wanted[0]), strict=True):
+                (got,) = library.run(ids, dequantize=False).values()
+                np.testing.assert_array_equal(got.values, want["hidden"].values)
+            board, function = library.engine.board, library.metadata.functions[0]
+            arrays = [np.zeros(*kind) for kind in library.metadata.input_kinds(function)]
+            assert min(board.time(function.name, arrays, 3, 0)) > 0
+            arrays[0][:] = model.info.vocab_size  # `Library` would have refused it
+            with pytest.raises(BoardError, match=r"refused a call \(status 9, docs/c-api.md\)"):
+                board.run(function.name, arrays)
 
 
 @pytest.mark.slow

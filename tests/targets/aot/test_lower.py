@@ -137,10 +137,10 @@ def test_a_kernel_is_a_c_function(size: int, tmp_path: Path) -> None:
     [
         (False, 2000, tirx.ForKind.SERIAL, 8000),
         (True, 2000, tirx.ForKind.PARALLEL, 0),
-        (True, 20_000, tirx.ForKind.SERIAL, 80_000),
+        (True, 20_000, tirx.ForKind.PARALLEL, 16 * 80_000),
     ],
 )
-def test_loops_become_serial_unless_threads_have_room_for_their_buffers(
+def test_loops_become_serial_without_threads_and_buffers_of_tasks_have_places(
     threads: bool, size: int, kind: int, workspace: int
 ) -> None:
     kernel = lowered(_SUMS.format(size=size), "sums", 64 * size, target_of(), threads)
