@@ -282,7 +282,7 @@ def _in_places(loop: tirx.For) -> tirx.For:
 
     body = tvm_ffi.structural_map(loop.body, (tirx.Var, found))
     if extent % each:
-        body = tirx.IfThenElse(index < extent, body)
+        body = tirx.IfThenElse(index < extent, body, None)
     body = tirx.For(step, 0, each, tirx.ForKind.SERIAL, body)
     count = -(-extent // each)
     return tirx.For(place, 0, count, loop.kind, body, annotations=loop.annotations)

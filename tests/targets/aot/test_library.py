@@ -24,11 +24,8 @@ from ibert_tvm.targets.toolchain import find_linker
 from tests.processes import run_captured
 from tests.snapshots import Messages
 
-
 # What TVM's server on a board calls.
-_FOR_SERVERS = {
-    f"__tvm_ffi_ibert_{name}" for name in ("board", "call", "parameters", "threads")
-}
+_FOR_SERVERS = {f"__tvm_ffi_ibert_{name}" for name in ("board", "call", "parameters", "threads")}
 
 
 def symbols(path: Path, table: str, defined: bool) -> set[str]:
