@@ -249,9 +249,12 @@ def _with_places(
 
     def buffers(loop: tirx.For) -> list[tirx.Buffer]:
         inside: list[tirx.Buffer] = []
-        tvm_ffi.structural_map(
-            loop.body, (tirx.AllocBuffer, lambda one: inside.append(one.buffer) or one)
-        )
+
+        def note(statement: tirx.AllocBuffer) -> tirx.AllocBuffer:
+            inside.append(statement.buffer)
+            return statement
+
+        tvm_ffi.structural_map(loop.body, (tirx.AllocBuffer, note))
         return inside
 
     def placed(loop: tirx.For) -> tirx.For:
