@@ -171,7 +171,7 @@ def stack_of_sources(
     """Bound the stack of sources at any level of optimisation.
 
     Calls are longest where nothing is inlined. Each function counts with a limit that its source
-    holds it to: what it takes here, and a quarter of that for other flags, or as much again for
+    holds it to: what it takes here, and a third of that for other flags, or as much again for
     other processors.
 
     Parameters
@@ -187,7 +187,7 @@ def stack_of_sources(
         The bound, and by object the most bytes that one of its functions may take.
     """
     rules = bare_metal(description).stack
-    share = 1 if bare_metal(description).any_compiler else 4
+    share = 1 if bare_metal(description).any_compiler else 3
     functions = list(parse(disassemble([_link(objects, folder, description)], description)))
     frames = dict(frames)
     for function in functions:
