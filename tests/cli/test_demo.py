@@ -38,4 +38,4 @@ def test_demo(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
         (1, 128),
     }
     kept = sorted(path.name for path in (tmp_path / "demo").iterdir())
-    assert kept == ["minilm.ibert", "minilm.so"]
+    assert kept == ["minilm.h", "minilm.ibert", "minilm.so"]
