@@ -21,7 +21,7 @@ _RATE = 0.05
 _ROWS = 384
 # A maximum is the norm of this power, a power of two.
 _SQUARINGS = 4
-_POWER = 2.0**_SQUARINGS
+_POWER = 2**_SQUARINGS
 _DECAY, _SQUARE_DECAY = 0.9, 0.99
 _SMALLEST = 1e-12
 
@@ -53,23 +53,24 @@ def balanced_divisor(
     numpy.ndarray
         float64 [C], the best that were met; the largest is 1.
     """
-    size = np.abs(matrix[:: max(matrix.shape[0] // _ROWS, 1)])
-    share = matrix.shape[0] / size.shape[0]
+    some = np.abs(matrix[:: max(matrix.shape[0] // _ROWS, 1)])
+    of_range, of_rows = _Norms(half_range[None]), _Norms(some)
+    share = matrix.shape[0] / some.shape[0]
     energy = np.einsum("nc,nc->c", matrix, matrix, dtype=np.float64)
     logs = np.log(start / start.max())
     momentum, square = np.zeros_like(logs), np.zeros_like(logs)
     best, smallest = np.exp(logs), np.inf
     for count in range(1, _STEPS + 1):
         divisor = np.exp(logs)
-        step, by_channel = _soft_maximum((half_range / divisor)[None])
+        step, by_channel = of_range.squares(1 / divisor)
         of_channels = energy * divisor**2
-        activation = of_channels.sum() * step[0] ** 2
-        slope = 2 * step[0] ** 2 * of_channels - 2 * activation * by_channel[0]
-        rows, by_weight = _soft_maximum(size * divisor.astype(np.float32))
-        rows, variances = rows**2, variance / divisor**2
-        weights = weight * share * rows.sum() * variances.sum()
-        slope += 2 * weight * share * (rows @ by_weight) * variances.sum()
-        slope -= 2 * weight * share * rows.sum() * variances
+        activation = of_channels.sum() * step
+        slope = 2 * step * of_channels - 2 * of_channels.sum() * by_channel
+        rows, by_weight = of_rows.squares(divisor)
+        variances = variance / divisor**2
+        weights = weight * share * rows * variances.sum()
+        slope += 2 * weight * share * by_weight * variances.sum()
+        slope -= 2 * weight * share * rows * variances
         error = activation + weights
         if error < smallest:
             best, smallest = divisor, error
@@ -82,14 +83,29 @@ def balanced_divisor(
     return np.asarray(best / best.max())
 
 
-def _soft_maximum(sizes: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.floating]]:
-    """Largest entry of each row [N, C], smooth; and the slope of its logarithm by those of C."""
-    largest = np.maximum(sizes.max(axis=1, keepdims=True), _SMALLEST)
-    powers = sizes / largest
-    for _ in range(_SQUARINGS):
-        powers *= powers
-    total = powers.sum(axis=1, keepdims=True)
-    # A row of nothing has no largest entry.
-    total = np.where(total > 0, total, 1)
-    smooth = largest * total ** (1 / _POWER)
-    return smooth[:, 0].astype(np.float64), powers / total
+class _Norms:
+    """Norms of a high power of rows whose columns are multiplied by changing factors.
+
+    Powers of the entries are taken once. The largest of a row is 1, and a number of double
+    precision has room for those that matter.
+
+    Parameters
+    ----------
+    sizes
+        [N, C], not negative.
+    """
+
+    def __init__(self, sizes: NDArray[np.floating]) -> None:
+        self._largest = np.maximum(sizes.max(axis=1).astype(np.float64), _SMALLEST)
+        self._powers = sizes / self._largest[:, None]
+        for _ in range(_SQUARINGS):
+            self._powers *= self._powers
+
+    def squares(self, factors: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        """Sum of the rows' squared norms; and half of its slope by the factors' logarithms, [C]."""
+        most = factors.max()
+        raised = (factors / most) ** _POWER
+        total = self._powers @ raised
+        total = np.where(total > 0, total, 1)  # of a row of nothing
+        squares = (self._largest * most) ** 2 * total ** (2 / _POWER)
+        return float(squares.sum()), (squares / total) @ self._powers * raised
