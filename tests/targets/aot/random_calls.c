@@ -199,7 +199,7 @@ static void ask(void) {
     if (ibert_find_shape((int32_t)next(5) - 1, (int32_t)next(28) - 1, &shape) == IBERT_OK) {
         CHECK(shape.arena_bytes <= IBERT_ARENA_BYTES);
     }
-    CHECK(strlen(ibert_strerror((int32_t)next(20) - 2)) > 0);
+    CHECK(strlen(ibert_strerror((int32_t)next(24) - 2)) > 0);
     CHECK(ibert_abi_version() == IBERT_ABI_VERSION && ibert_fingerprint() == IBERT_FINGERPRINT);
 }
 
