@@ -11,6 +11,8 @@ import numpy as np
 WEIGHTS_SECTION = ".ibert.weights"
 METADATA_SECTION = ".ibert.metadata"
 WEIGHTS_FILE, METADATA_FILE = "weights.bin", "metadata.json"
+FETCH = "fetch"
+"""Of external weights: those that a function of the program fetches while the model runs."""
 
 METADATA_ASSEMBLY = Path(__file__).with_name("metadata.s")
 """Assembly source of the section with the metadata; last in its file."""

@@ -481,7 +481,7 @@ def _check_external(external: str, description: TargetDescription) -> None:
 
 def _check_fetch_buffer(fetch_buffer: int | None, external: str) -> None:
     """Refuse a buffer that nothing is fetched to; a `UsageError`."""
-    from ibert_tvm.targets.aot.model import FETCH
+    from ibert_tvm.targets.weights import FETCH
 
     if fetch_buffer is not None and (external != FETCH or fetch_buffer < 1):
         raise UsageError(

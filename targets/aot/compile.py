@@ -16,7 +16,7 @@ from ibert_tvm.common.errors import TargetError
 from ..description import TargetDescription
 from ..microkernels import compile_microkernels, microkernel_sources, microkernel_symbols
 from ..processors.c99 import NO_DOT
-from ..weights import Weight, external_bytes, weight_pieces, weight_rows
+from ..weights import FETCH, Weight, external_bytes, weight_pieces, weight_rows
 from .c_text import c_type, prefixed, rendered, shape_suffix, unique_identifiers
 from .fetch import Image
 from .graph import Graph, PlacedGraph, place_values, read_function
@@ -33,7 +33,6 @@ from .in_place import aliased, writable_over
 from .interface import Interface, ShapeSpec, item_size
 from .lower import Fetching, KernelSignature, LoweredKernel, lower_kernels
 from .model import (
-    FETCH,
     ArenaPeak,
     BareCall,
     BareFunction,

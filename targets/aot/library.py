@@ -28,9 +28,9 @@ from ..linking import (
     unwritable,
 )
 from ..seal import seal_library
-from ..weights import METADATA_ASSEMBLY, METADATA_FILE, write_weights
+from ..weights import FETCH, METADATA_ASSEMBLY, METADATA_FILE, write_weights
 from .header import ABI_VERSION, GENERATED
-from .model import FETCH, BareModel
+from .model import BareModel
 from .objects import LAUNCH
 from .weights import weights_assembly
 

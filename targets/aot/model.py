@@ -13,9 +13,6 @@ from ..weights import Weight
 from .c_text import c_type
 from .interface import Interface, item_size
 
-FETCH = "fetch"
-"""Of external weights: those that a function of the program fetches while the model runs."""
-
 
 @dataclass(frozen=True)
 class KernelParameter:

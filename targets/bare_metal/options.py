@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ibert_tvm.common.errors import UsageError
 
-from ..aot.model import FETCH
 from ..description import TargetDescription
 from ..machines.record import BareMetal
+from ..weights import FETCH
 
 OBJECTS = "objects"
 C_SOURCES = "c"

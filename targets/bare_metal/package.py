@@ -30,12 +30,11 @@ from ..aot.c_source import kernels_source
 from ..aot.c_text import c_type, prefixed, rendered
 from ..aot.interface import TensorSpec, item_size
 from ..aot.library import api_functions
-from ..aot.model import FETCH
 from ..aot.weights import filling_order, weights_assembly
 from ..description import TargetDescription
 from ..elf import opened
 from ..linking import PLAIN_BRANCHES, Tools
-from ..weights import WEIGHTS_FILE, Weight, write_weights
+from ..weights import FETCH, WEIGHTS_FILE, Weight, write_weights
 from .document import DOCUMENT, FORMAT, KIND, FileNames
 from .integration import write_integration
 from .memory_use import FunctionPeak, MemoryUse, check_limits, kib

@@ -81,6 +81,7 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
     compiled = ibert_tvm.compile(
         quantized,
         target="host",
+        runtime="tvm",
         shapes=[(2, 5), (1, 3), (2, 5)],
         dump_ir=folder,
         progress=phases.append,
