@@ -220,7 +220,6 @@ RISCV64 = Machine(
     system=Linux(
         names=("riscv64",),
         runtimes=("none",),
-        threads=True,
         # arch/riscv/include/uapi/asm/hwcap.h of Linux: letters of extensions
         capabilities={(0, ord(letter) - ord("a")): letter for letter in "imafdcv"},
     ),
