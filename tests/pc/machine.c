@@ -116,6 +116,17 @@ NO_THREADS(pthread_sigmask);
 NO_THREADS(sched_yield);
 NO_THREADS(sigfillset);
 
+/* And what describes the board, which nobody asks of the emulated PC. */
+#define NO_BOARD(name) NO_THREADS(name)
+NO_BOARD(close);
+NO_BOARD(getauxval);
+NO_BOARD(open);
+NO_BOARD(read);
+NO_BOARD(strchr);
+NO_BOARD(strstr);
+NO_BOARD(sysconf);
+NO_BOARD(uname);
+
 _Noreturn void fault(uint64_t exception) {
     report(FAULT - (int32_t)exception, 0);
     stop();
