@@ -16,8 +16,10 @@ from pathlib import Path
 
 from .errors import ModelSourceError
 
+# With -c the working directory would come first: a folder from elsewhere could bring modules.
 _SCRIPT = """
 import sys
+sys.path = [folder for folder in sys.path if folder]
 from pathlib import Path
 sys.modules["torch"] = None
 from ibert_tvm.frontend.source_tokenizer import compare_with_transformers
