@@ -139,7 +139,7 @@ def test_kernels_give_the_same_on_registers_of_any_length(
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    board("rv64gcv", run=False)
+    board("rv64gcv")
     program = ibert.compile(small_bert(layers=1), target="rv64gcv", shapes=[(1, 13)])
     path = tmp_path_factory.mktemp("rv64gcv") / "model.so"
     return program.export(path, require_load=True)
