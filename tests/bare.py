@@ -1,21 +1,23 @@
 """The default tests on a machine without the optional tools, and with one kind of them alone.
 
 `.ci/run` installs every tool, so its tests never show what they do without. As a plugin of pytest
-(``-p tests.bare``) this module writes down which test files looked for an optional tool or started
-one, and of which kind; as a program it runs those files again on other search paths. Each test must
-pass or skip. Where one kind is alone, a file that asks for no other does what it did where there
-were all, and one that does not ask for it what it did where there was none: neither runs again.
+(``-p tests.bare``) this module writes down which tests looked for an optional tool or started one,
+and of which kind; as a program it runs those tests again on other search paths. Each must pass or
+skip. Where one kind is alone, a test that asks for no other does what it did where there were all,
+and one that does not ask for it what it did where there was none: neither runs again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,9 @@ TOOLS = {
     "further tools": ("llvm-", "mmdebstrap", "cmake", "pkg-config"),
 }
 ALONE = ("cross-compilers", "emulators", "a browser")
-_NOTES = "IBERT_ASKED_FOR_TOOLS"  # the file that test files and kinds of tools are appended to
+_NOTES = "IBERT_ASKED_FOR_TOOLS"  # the file that tests and kinds of tools are appended to
+_KEPT = "IBERT_KEPT_TOOLS"  # kinds of the machine to run on, by commas; not set in the first run
+_OURS = ("tests", "ibert_tvm", "benchmarks")
 
 
 def kind_of(command: object) -> str | None:
@@ -47,26 +51,101 @@ def kind_of(command: object) -> str | None:
 
 
 class Notes:
-    """Pytest plugin: which test files ask for which optional tools, in this process."""
+    """Pytest plugin: which tests ask for which optional tools, in this process.
+
+    What is made once asks on behalf of every test that takes it: fixtures, and cached functions of
+    this project.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._current = ""
         self._asking: set[tuple[str, str]] = set()
+        self._open: list[set[str]] = []  # of fixtures and cached functions that run now
+        self._fixtures: dict[tuple[str, str], set[str]] = defaultdict(set)
 
     def note(self, command: object) -> None:
-        """Note the running test's file, if the command is an optional tool."""
+        """Note the running test, if the command is an optional tool."""
         kind = kind_of(command)
-        if self._current and kind is not None:
-            self._asking.add((self._current, kind))
+        if kind is not None:
+            self._add([kind])
+
+    def _add(self, kinds: Iterable[str]) -> None:
+        for kind in kinds:
+            if self._current:
+                self._asking.add((self._current, kind))
+            for asked in self._open:
+                asked.add(kind)
+
+    @contextlib.contextmanager
+    def _collecting(self) -> Iterator[set[str]]:
+        asked: set[str] = set()
+        self._open.append(asked)
+        try:
+            yield asked
+        finally:
+            self._open.remove(asked)
+
+    def cached(
+        self, function: Callable[..., Any], decorate: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Decorate a function as `functools.lru_cache` does; each call asks for what the first did.
+
+        Parameters
+        ----------
+        function, decorate
+            The function, and what caches its results.
+        """
+        asked: dict[object, set[str]] = {}
+
+        def key(arguments: tuple[object, ...], options: dict[str, object]) -> object:
+            return arguments, tuple(options.items())
+
+        @functools.wraps(function)
+        def first(*arguments: Any, **options: Any) -> Any:
+            with self._collecting() as kinds:
+                result = function(*arguments, **options)
+            if kinds:
+                asked[key(arguments, options)] = kinds
+            return result
+
+        results = decorate(first)
+
+        @functools.wraps(function)
+        def every(*arguments: Any, **options: Any) -> Any:
+            result = results(*arguments, **options)
+            self._add(asked.get(key(arguments, options), ()))
+            return result
+
+        every.cache_clear, every.cache_info = results.cache_clear, results.cache_info  # type: ignore[attr-defined]
+        return every
 
     def pytest_collectstart(self, collector: pytest.Collector) -> None:
-        """A module may look for tools as it is imported."""
+        """A module may look for tools as it is imported: for all of its tests."""
         self._current = collector.nodeid.partition("::")[0]
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Fixtures ask on behalf of the test that needs them first."""
-        self._current = nodeid.partition("::")[0]
+        """A test begins."""
+        self._current = nodeid
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any]
+    ) -> Generator[None, object, object]:
+        """A fixture is made, for this test and perhaps others."""
+        with self._collecting() as kinds:
+            try:
+                return (yield)
+            finally:
+                self._fixtures[fixturedef.baseid, fixturedef.argname] |= kinds
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """A test asks for what its fixtures asked for."""
+        names = getattr(item, "fixturenames", ())
+        for (place, name), kinds in self._fixtures.items():
+            if name in names and item.nodeid.startswith(place):
+                self._add(kinds)
 
     def pytest_sessionfinish(self) -> None:
         """Add what was found to the file that all processes write to."""
@@ -88,8 +167,35 @@ def pytest_configure(config: pytest.Config) -> None:
         if event == "subprocess.Popen":
             notes.note(arguments[0])
 
+    lru_cache = functools.lru_cache
+
+    def caching(maxsize: Any = 128, typed: bool = False) -> Any:
+        if callable(maxsize):
+            return caching()(maxsize)
+
+        def decorate(function: Callable[..., Any]) -> Any:
+            ours = str(function.__module__).partition(".")[0] in _OURS
+            cache = lru_cache(maxsize, typed)
+            return notes.cached(function, cache) if ours else cache(function)
+
+        return decorate
+
     shutil.which = noted
+    functools.lru_cache = caching  # type: ignore[assignment]  # `functools.cache` calls it
     sys.addaudithook(started)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that do not differ on this machine, where it lacks kinds of tools."""
+    if _KEPT not in os.environ:
+        return
+    kept = [kind for kind in os.environ[_KEPT].split(",") if kind]
+    chosen = names_with(kept, kinds_asked_for(Path(os.environ[_NOTES])))
+    run, left = [], []
+    for item in items:
+        (run if {item.nodeid, item.nodeid.partition("::")[0]} & chosen else left).append(item)
+    config.hook.pytest_deselected(items=left)
+    items[:] = run
 
 
 def link_commands(folder: Path, kept: Collection[str], path: Iterable[str]) -> None:
@@ -102,17 +208,22 @@ def link_commands(folder: Path, kept: Collection[str], path: Iterable[str]) -> N
 
 
 def kinds_asked_for(notes: Path) -> dict[str, set[str]]:
-    """The kinds of optional tools that each test file asked for."""
+    """The kinds of optional tools that each test, and each test file as a whole, asked for.
+
+    A test asks for what its file does.
+    """
     asked = defaultdict(set)
     for line in notes.read_text(encoding="utf-8").splitlines():
         name, kind = line.split("\t")
         asked[name].add(kind)
+    for name, kinds in asked.items():
+        kinds |= asked.get(name.partition("::")[0], set())
     return asked
 
 
-def files_with(kept: Collection[str], asked: Mapping[str, Collection[str]]) -> list[str]:
-    """Test files that may differ where there are these kinds from what they do with all or none."""
-    return sorted(name for name, kinds in asked.items() if {*kept} < {*kinds})
+def names_with(kept: Collection[str], asked: Mapping[str, Collection[str]]) -> set[str]:
+    """Tests and files that may do something else with these kinds alone than with all or none."""
+    return {name for name, kinds in asked.items() if {*kept} < {*kinds}}
 
 
 def run_with(kept: Collection[str], command: list[str]) -> int:
@@ -121,21 +232,23 @@ def run_with(kept: Collection[str], command: list[str]) -> int:
     variables = {name: value for name, value in os.environ.items() if name != "CI"}
     with tempfile.TemporaryDirectory(prefix="ibert-commands-") as folder:
         link_commands(Path(folder), kept, os.environ["PATH"].split(os.pathsep))
-        return subprocess.run(command, env={**variables, "PATH": folder}, cwd=ROOT).returncode
+        variables |= {"PATH": folder, _KEPT: ",".join(kept)}
+        return subprocess.run(command, env=variables, cwd=ROOT).returncode
 
 
 def main() -> None:
-    """Run pytest, the arguments' command, on the files that asked, once for each machine.
+    """Run pytest, the arguments' command, on the tests that asked, once for each machine.
 
     Those that ask without any tool, for one in place of another, are noted in the first run.
     """
     failed = []
     for kept in ((), *((kind,) for kind in ALONE)):
-        files = files_with(kept, kinds_asked_for(Path(os.environ[_NOTES])))
+        names = names_with(kept, kinds_asked_for(Path(os.environ[_NOTES])))
+        files = sorted({name.partition("::")[0] for name in names})
         if not files and not kept:
             raise SystemExit("no test asked for an optional tool: the notes are wrong")
         machine = " and ".join(kept) or "no optional tool"
-        print(f"-- {len(files)} test files, {machine}", flush=True)
+        print(f"-- {len(names)} tests of {len(files)} files, {machine}", flush=True)
         if files and run_with(kept, [*sys.argv[1:], "-q", "-p", "tests.bare", *files]) != 0:
             failed.append(machine)
     if failed:

@@ -13,18 +13,25 @@ from tests import bare
 from tests.arm.tools import _PACKAGES
 from tests.closure import ROOT
 
-_LOOKING = """
-import shutil
-def test():
-    assert shutil.which("sh") and shutil.which("qemu-none") is None
-"""
-_STARTING = """
-import subprocess, pytest
-def test():
-    with pytest.raises(FileNotFoundError):
-        subprocess.run(["qemu-none"])
+_EXAMPLE = """
+import functools, shutil, subprocess, pytest
+
+def emulator():
+    return shutil.which("qemu-none")
+emulator.__module__ = "tests.example"
+emulator = functools.cache(emulator)
+
+@pytest.fixture(scope="module")
+def opened():
     with pytest.raises(FileNotFoundError):
         subprocess.run(["chromium-none"])
+
+def test_looking(): assert emulator() is None
+def test_what_was_looked_for(): assert emulator() is None
+def test_opening(opened): pass
+def test_what_was_opened(opened): assert shutil.which("sh")
+def test_both(opened): emulator()
+def test_neither(): pass
 """
 
 
@@ -64,22 +71,45 @@ def test_commands_run_without_them_and_without_ci(
 
 
 @pytest.mark.slow
-def test_files_that_ask_are_noted(tmp_path: Path) -> None:
-    texts = {"looking": _LOOKING, "starting": _STARTING, "other": "def test(): pass"}
-    for name, text in texts.items():
-        (tmp_path / f"test_{name}.py").write_text(text, encoding="utf-8")
+def test_tests_that_ask_are_noted_and_run_again(tmp_path: Path) -> None:
+    (tmp_path / "test_one.py").write_text(_EXAMPLE, encoding="utf-8")
+    (tmp_path / "test_import.py").write_text(
+        "import shutil; shutil.which('bochs')\ndef test_it(): pass", encoding="utf-8"
+    )
     notes = tmp_path / "notes"
     environment = {**os.environ, bare._NOTES: str(notes), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.bare", "-c", "/dev/null"]
-    subprocess.run([*command, "--rootdir", "."], cwd=tmp_path, env=environment, check=True)
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "tests.bare", "-c", "/dev/null"]
+
+    def passed(**variables: str) -> set[str]:
+        done = subprocess.run(
+            [*command, "--rootdir", "."],
+            cwd=tmp_path,
+            env={**environment, **variables},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return {line.split()[0] for line in done.stdout.splitlines() if " PASSED" in line}
+
+    everything = passed()
     asked = bare.kinds_asked_for(notes)
+    emulators, browser = {"emulators"}, {"a browser"}
     assert asked == {
-        "test_looking.py": {"emulators"},
-        "test_starting.py": {"emulators", "a browser"},
+        "test_import.py": emulators,
+        "test_one.py::test_looking": emulators,
+        "test_one.py::test_what_was_looked_for": emulators,
+        "test_one.py::test_opening": browser,
+        "test_one.py::test_what_was_opened": browser,
+        "test_one.py::test_both": emulators | browser,
     }
+    neither = "test_one.py::test_neither"
+    assert passed(**{bare._KEPT: ""}) == everything - {neither}
+    assert passed(**{bare._KEPT: "emulators"}) == {"test_one.py::test_both"}
 
 
-def test_files_that_ask_for_one_kind_do_not_run_where_it_is_alone() -> None:
-    asked = {"both": {"emulators", "a browser"}, "one": {"emulators"}, "other": {"a browser"}}
-    assert bare.files_with((), asked) == ["both", "one", "other"]
-    assert bare.files_with(("emulators",), asked) == ["both"]
+def test_tests_that_ask_for_one_kind_do_not_run_where_it_is_alone(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.write_text("a.py\temulators\na.py::one\ta browser\nb.py::two\temulators\n")
+    asked = bare.kinds_asked_for(notes)
+    assert bare.names_with((), asked) == {"a.py", "a.py::one", "b.py::two"}
+    assert bare.names_with(("emulators",), asked) == {"a.py::one"}
