@@ -14,80 +14,10 @@ from tests.arm.tools import needs
 from tests.snapshots import Messages
 
 # Ends by semihosting's SYS_EXIT_EXTENDED with status 0.
-_CORTEX_M = """
-    .syntax unified
-    .thumb
-    .section .vectors, "a"
-    .word 0x20010000
-    .word reset
-    .text
-    .global reset, work, helper, again, first, last
-    .thumb_func
-    .type reset, %function
-reset:
-    bl work
-    bl again
-    bl again
-    movs r0, #0x20
-    ldr r1, =parameters
-    bkpt 0xab
-    b .
-    .align 2
-parameters:
-    .word 0x20026, 0
-    .ltorg
-
-    .thumb_func
-    .type work, %function
-work:
-    push {r4, lr}
-first:
-    movw r4, #1000
-1:  subs r4, r4, #1
-    bne 1b
-last:
-    bl helper
-    pop {r4, pc}
-
-    .thumb_func
-    .type helper, %function
-helper:
-    nop
-    bx lr
-
-    .thumb_func
-    .type again, %function
-again:                      @ a loop to its own first instruction, and a conditional call
-    subs r5, r5, #1
-    bpl again
-    it eq
-    bleq helper
-    mov r5, #2
-    b helper
-"""
+_CORTEX_M = Path(__file__).with_name("counted_cortex_m.s").read_text(encoding="utf-8")
 _WORK = 2 + 2 * 1000 + 1 + 2 + 1
 
-_AARCH64 = """
-    .text
-    .global _start, work
-    .type _start, %function
-    .type work, %function
-_start:
-    bl work
-    mov x8, #93
-    mov x0, #0
-    svc #0
-work:
-    mov x1, #7
-    movi v0.4s, #0
-1:  fadd v0.4s, v0.4s, v0.4s
-    sdot v1.4s, v2.16b, v3.16b
-    smmla v1.4s, v2.16b, v3.16b
-    fmov w2, s0
-    subs x1, x1, #1
-    b.ne 1b
-    ret
-"""
+_AARCH64 = Path(__file__).with_name("counted_aarch64.s").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

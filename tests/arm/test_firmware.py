@@ -12,111 +12,31 @@ from .tools import board
 
 TARGETS = ("cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55", "rv32imc")
 
-_KERNEL = """
-#include <stdint.h>
-static int32_t counter = 41;  /* initialised data and cleared data are in place */
-static int32_t zero;
-int32_t add(const int8_t *a, const int16_t *b, int64_t *sum, uint8_t *workspace) {
-  for (int i = 0; i < 100; ++i) workspace[i] = (uint8_t)i, sum[i] = a[i] + (int64_t)b[i] * 100000;
-  return ++counter + zero;
-}
-"""
+_KERNEL = Path(__file__).with_name("firmware_kernel.c")
 
 # The unit of a Cortex-M4 is switched on in CPACR, that of RISC-V in mstatus.
-_FLOAT = """
-#include <stdint.h>
-#include "semihosting.h"
-int main(void) {
-  host_print("before\\n");
-#ifdef __riscv
-  if (ENABLE) __asm__ volatile(".option arch, +zicsr\\ncsrs mstatus, %0" :: "r"(1 << 13));
-  __asm__ volatile(".option arch, +f\\nfadd.s fa0, fa1, fa2");
-#else
-  if (ENABLE) *(volatile uint32_t *)0xe000ed88 |= 15u << 20;
-  __asm__ volatile("dsb\\nisb\\n.fpu fpv4-sp-d16\\nvadd.f32 s0, s1, s2");
-#endif
-  host_print("after\\n");
-  return 0;
-}
-"""
+_FLOAT = Path(__file__).with_name("firmware_float.c").read_text(encoding="utf-8")
 
-_RECURSION = """
-#include <stdint.h>
-__attribute__((noinline)) static int32_t deep(volatile int32_t *at, int32_t level) {
-  volatile int32_t here[64];
-  here[0] = at[0] + level;
-  return level == 0 ? here[0] : deep(here, level - 1) + here[0];
-}
-int main(void) {
-  volatile int32_t start = 1;
-  return deep(&start, 1000000) == 0;
-}
-"""
+_RECURSION = Path(__file__).with_name("firmware_recursion.c").read_text(encoding="utf-8")
 
-_MEMORY = """
-#include <stddef.h>
-#include <stdint.h>
-void *memcpy(void *, const void *, size_t);
-void *memmove(void *, const void *, size_t);
-void *memset(void *, int, size_t);
-void __aeabi_memclr4(void *, size_t);
-void __aeabi_memset(void *, size_t, int);
-enum { SIZE = 128 };
-static uint8_t got[SIZE], want[SIZE];
-static int32_t differences(void) {
-  int32_t count = 0;
-  for (int i = 0; i < SIZE; ++i) count += got[i] != want[i];
-  return count;
-}
-static void fill(void) {
-  for (int i = 0; i < SIZE; ++i) got[i] = want[i] = (uint8_t)(i * 37 + 5);
-}
-/* Every pair of alignments, overlapping both ways, sizes up to several words. */
-int32_t check(int32_t *calls) {
-  int32_t wrong = 0;
-  for (int to = 0; to < 8; ++to)
-    for (int from = 0; from < 72; from += from < 8 ? 1 : 61)
-      for (int size = 0; size < 45; ++size, ++*calls) {
-        uint8_t copy[64];
-        fill();
-        for (int i = 0; i < size; ++i) copy[i] = want[from + i];
-        for (int i = 0; i < size; ++i) want[to + i] = copy[i];
-        if (from > 60) wrong += memcpy(got + to, got + from, size) != got + to;
-        else wrong += memmove(got + to, got + from, size) != got + to;
-        wrong += differences();
-        fill();
-        for (int i = 0; i < size; ++i) want[to + i] = (uint8_t)(from + 250);
-        if (from & 1) __aeabi_memset(got + to, size, from + 250);
-        else wrong += memset(got + to, from + 250, size) != got + to;
-        wrong += differences();
-      }
-  fill();
-  for (int i = 0; i < 20; ++i) want[4 + i] = 0;
-  __aeabi_memclr4(got + 4, 20);
-  return wrong + differences();
-}
-"""
+_MEMORY = Path(__file__).with_name("firmware_memory.c")
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_memory_functions(name: str, tmp_path: Path) -> None:
-    source = tmp_path / "check.c"
-    source.write_text(_MEMORY)
-    run = run_kernel(board(name), [source], "check", [np.zeros(1, "int32")])
+def test_memory_functions(name: str) -> None:
+    run = run_kernel(board(name), [_MEMORY], "check", [np.zeros(1, "int32")])
     assert run.status == 0
     assert run.arrays[0] == 8 * 10 * 45
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_kernel_gets_its_arguments_and_gives_them_back(name: str, tmp_path: Path) -> None:
+def test_a_kernel_gets_its_arguments_and_gives_them_back(name: str) -> None:
     target = board(name)
-    source = tmp_path / "add.c"
-    source.write_text(_KERNEL)
     random = np.random.default_rng(0)
     a = random.integers(-128, 128, 100).astype("int8")
     b = random.integers(-(2**15), 2**15, (4, 25)).astype("int16")
     total, workspace = np.zeros((10, 10), "int64"), np.full(100, 7, "uint8")
-    run = run_kernel(target, [source], "add", [a, b, total, workspace])
+    run = run_kernel(target, [_KERNEL], "add", [a, b, total, workspace])
     assert run.status == 42
     np.testing.assert_array_equal(run.arrays[0], a)
     np.testing.assert_array_equal(run.arrays[1], b)

@@ -28,29 +28,7 @@ _CLASSES = {
 }
 _LEVELS = (1e-5, 1e-4)
 
-_INTRODUCTION = """# Which models can be imported
-
-Written by `make compatibility`. Every architecture below was built from its transformers
-configuration with random weights, imported, and compared with torch on padded batches of two
-lengths other than the traced one (image models: on another batch). Names are the `model_type` of
-`config.json`.
-
-An architecture that is not listed may import too: the importer matches operations, not names. A
-model without an integer form is refused with the operator, the layer and the reason.
-
-Supported building blocks:
-
-- *Positions*: absolute, RoBERTa's, rotary, relative and distance biases, disentangled attention.
-- *Blocks*: post-norm and pre-norm, gated, parallel and shared layers; LayerNorm, RMSNorm, norms of
-  heads, factors per channel.
-- *Activations*: GELU (erf and tanh), SiLU, quick-GELU, ReLU, leaky ReLU, ReLU6, hard swish, tanh,
-  sigmoid.
-- *Attention*: bidirectional, causal, sliding window, grouped queries, capped scores, a bias per
-  head and distance (of images: per head, query and key), attention pooling by one learned query.
-- *Inputs*: token ids, image patches, feature frames; convolutions of images and along a sequence,
-  learned tokens, projected embeddings.
-- *Outputs*: tokens, poolings, vectors of unit length, the heads of [importing](importing.md).
-"""
+_INTRODUCTION = Path(__file__).with_name("introduction.md").read_text(encoding="utf-8")
 
 
 _MISSING = """Where the reason alone does not say what is missing, and what to use instead:

@@ -90,28 +90,15 @@ def test_device_kernels_belong_to_kernels_of_the_program(name: str, kernel: str)
     assert program_kernel(name, ROLES) == kernel
 
 
-SOURCE = """
-extern "C" __global__ void dense_kernel(const int* a, int* b, int n) {
-  __shared__ int kept[96];
-  kept[threadIdx.x] = a[threadIdx.x];
-  __syncthreads();
-  b[threadIdx.x] = kept[threadIdx.x ^ 1] / n;   // goes through a reciprocal in floating point
-}
-extern "C" __global__ void dense_kernel_kernel(const int* a, int* b, int n) {
-  int many[64] = {};                            // a variable index: local memory
-  for (int i = 0; i < n; ++i) many[a[i] & 63] += i;
-  for (int i = 0; i < n; ++i) b[i] = many[b[i] & 63];
-}
-"""
+SOURCE = Path(__file__).with_name("audited.cu")
 
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("architecture", examples(["sm_75", "sm_90", "sm_120"], "sm_75", "sm_120"))
 def test_compiled_code_is_read_as_it_is(architecture: str, tmp_path: Path) -> None:
     toolchain = cuda_toolchain()
-    source, image = tmp_path / "kernels.cu", tmp_path / "kernels.cubin"
-    source.write_text(SOURCE, encoding="utf-8")
-    command = [toolchain.nvcc, f"-arch={architecture}", "-cubin", "-o", str(image), str(source)]
+    image = tmp_path / "kernels.cubin"
+    command = [toolchain.nvcc, f"-arch={architecture}", "-cubin", "-o", str(image), str(SOURCE)]
     subprocess.run(command, check=True)
     text = disassemble(image, toolchain)
     audits = {a.name: a for a in read_kernels(text, image.read_bytes(), architecture, ROLES)}

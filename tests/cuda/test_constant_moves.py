@@ -18,25 +18,7 @@ from tests.cuda.tools import cuda_toolchain
 from tests.examples import examples
 
 # Constants that no immediate operand has room for, and multiplications that keep other units busy.
-SOURCE = """
-extern "C" __global__ void __launch_bounds__(128) scale(const int* __restrict__ a,
-                                                        long long* __restrict__ b, int n) {
-  const int i = blockIdx.x * 128 + threadIdx.x;
-  int sums[32];
-#pragma unroll
-  for (int j = 0; j < 32; ++j) sums[j] = j * 0x3c003c00;
-  for (int k = 0; k < n; ++k) {
-#pragma unroll
-    for (int j = 0; j < 32; ++j) sums[j] = __dp4a(a[i + k * 32 + j], a[i], 2 * sums[j]);
-  }
-#pragma unroll
-  for (int j = 0; j < 32; ++j) {
-    const long long t = (sums[j] * 1234567ll + (1ll << 21)) >> 22;
-    const int q = t < -128 ? -128 : t > 127 ? 127 : (int)t;
-    b[i * 32 + j] = (q * q - 32768 * q + 1000003) * 98765432123ll;
-  }
-}
-"""
+SOURCE = Path(__file__).with_name("constant_moves.cu")
 BYTES = 16
 MASK = (1 << 41) - 1
 
@@ -58,10 +40,9 @@ def _code(image: bytes, path: Path) -> list[tuple[int, int]]:
 @pytest.mark.slow
 def test_constants_are_moved_without_the_unit_for_floats(architecture: str, tmp_path: Path) -> None:
     toolchain = cuda_toolchain()
-    source, path = tmp_path / "kernels.cu", tmp_path / "kernels.cubin"
-    source.write_text(SOURCE, encoding="utf-8")
+    path = tmp_path / "kernels.cubin"
     command = [toolchain.nvcc, "-O3", f"-arch={architecture}", "-cubin", "-o", str(path)]
-    subprocess.run([*command, str(source)], check=True)
+    subprocess.run([*command, str(SOURCE)], check=True)
     image = path.read_bytes()
     ((_, before),) = _text(image, path)
     moves = [i for i, instruction in enumerate(before) if is_constant_move(instruction)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import tvm
 from tvm import relax
@@ -9,113 +11,11 @@ from tvm import relax
 from ibert_tvm.targets.cuda.storage import ALLOCATE, KeepStorages, storage_bytes
 from ibert_tvm.targets.cuda.workspaces import LiftWorkspaces
 
-_TWO_SHAPES = """
-@I.ir_module
-class Module:
-    @R.function
-    def small(x: R.Tensor((4,), dtype="int32")) -> R.Tensor((4,), dtype="int32"):
-        R.func_attr({"relax.force_pure": True})
-        storage: R.Any = R.memory.alloc_storage(
-            R.shape([64]), 0, R.str("global"), R.dtype("uint8"))
-        first: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
-            storage, 0, R.shape([4]), R.dtype("int32"), 0)
-        R.call_packed("kernel", x, first, ty_args=(R.Tuple,))
-        last: R.Tensor((4,), dtype="int32") = R.builtin.alloc_tensor(
-            R.shape([4]), R.dtype("int32"), 0, R.str("global"))
-        R.call_packed("kernel", first, last, ty_args=(R.Tuple,))
-        return last
+_TWO_SHAPES = Path(__file__).with_name("two_shapes.relax").read_text(encoding="utf-8")
 
-    @R.function
-    def large(x: R.Tensor((4,), dtype="int32")) -> R.Tensor((4,), dtype="int32"):
-        R.func_attr({"relax.force_pure": True})
-        storage: R.Any = R.memory.alloc_storage(
-            R.shape([16]), 0, R.str("global"), R.dtype("uint8"))
-        storage1: R.Any = R.memory.alloc_storage(
-            R.shape([4096]), 0, R.str("global"), R.dtype("uint8"))
-        first: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
-            storage, 0, R.shape([4]), R.dtype("int32"), 0)
-        second: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
-            storage1, 0, R.shape([4]), R.dtype("int32"), 0)
-        R.call_packed("kernel", x, first, second, ty_args=(R.Tuple,))
-        return second
-"""
+_SHARED = Path(__file__).with_name("shared_storages.relax").read_text(encoding="utf-8")
 
-_SHARED = """
-@I.ir_module
-class Module:
-    @R.function(private=True)
-    def ibert_storages() -> R.Tuple(R.Any, R.Any):
-        R.func_attr({"relax.force_pure": True})
-        gv: R.Any = R.memory.alloc_storage(R.shape([4096]), 0, R.str("global"), R.dtype("uint8"))
-        gv1: R.Any = R.memory.alloc_storage(R.shape([16]), 0, R.str("global"), R.dtype("uint8"))
-        return (gv, gv1)
-
-    @R.function
-    def small(x: R.Tensor((4,), dtype="int32")) -> R.Tensor((4,), dtype="int32"):
-        R.func_attr({"relax.force_pure": True})
-        cls = Module
-        storages: R.Tuple(R.Any, R.Any) = R.call_builtin_with_ctx(
-            "vm.builtin.cuda_graph.get_cached_alloc", (cls.ibert_storages, 0),
-            ty_args=(R.Tuple(R.Any, R.Any),))
-        storage: R.Any = storages[0]
-        first: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
-            storage, 0, R.shape([4]), R.dtype("int32"), 0)
-        R.call_packed("kernel", x, first, ty_args=(R.Tuple,))
-        storage1: R.Any = storages[1]
-        last: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
-            storage1, 0, R.shape([4]), R.dtype("int32"), 0)
-        R.call_packed("kernel", first, last, ty_args=(R.Tuple,))
-        return last
-
-    @R.function
-    def large(x: R.Tensor((4,), dtype="int32")) -> R.Tensor((4,), dtype="int32"):
-        R.func_attr({"relax.force_pure": True})
-        cls = Module
-        storages: R.Tuple(R.Any, R.Any) = R.call_builtin_with_ctx(
-            "vm.builtin.cuda_graph.get_cached_alloc", (cls.ibert_storages, 0),
-            ty_args=(R.Tuple(R.Any, R.Any),))
-        storage: R.Any = storages[1]
-        storage1: R.Any = storages[0]
-        first: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
-            storage, 0, R.shape([4]), R.dtype("int32"), 0)
-        second: R.Tensor((4,), dtype="int32") = R.memory.alloc_tensor(
-            storage1, 0, R.shape([4]), R.dtype("int32"), 0)
-        R.call_packed("kernel", x, first, second, ty_args=(R.Tuple,))
-        return second
-"""
-
-_WORKSPACES = """
-@I.ir_module
-class Module:
-    @T.prim_func(s_tir=True)
-    def sums(x: T.Buffer((8, 4), "int32"), y: T.Buffer((8,), "int32")):
-        total = T.sblock_alloc_buffer((8,), "int32")
-        shared = T.sblock_alloc_buffer((8,), "int32", scope="shared")
-        for i in T.thread_binding(8, thread="threadIdx.x"):
-            with T.sblock("total"):
-                v = T.axis.spatial(8, i)
-                total[v] = x[v, 0] + shared[v]
-        for i in T.thread_binding(8, thread="threadIdx.x"):
-            with T.sblock("result"):
-                v = T.axis.spatial(8, i)
-                y[v] = total[v] + x[v, 1]
-
-    @T.prim_func(s_tir=True)
-    def plain(x: T.Buffer((8,), "int32"), y: T.Buffer((8,), "int32")):
-        for i in T.thread_binding(8, thread="threadIdx.x"):
-            with T.sblock("result"):
-                v = T.axis.spatial(8, i)
-                y[v] = x[v] + 1
-
-    @R.function
-    def main(x: R.Tensor((8, 4), dtype="int32")) -> R.Tensor((8,), dtype="int32"):
-        cls = Module
-        with R.dataflow():
-            a = R.call_tir(cls.sums, (x,), out_ty=R.Tensor((8,), dtype="int32"))
-            b = R.call_tir(cls.plain, (a,), out_ty=R.Tensor((8,), dtype="int32"))
-            R.output(b)
-        return b
-"""
+_WORKSPACES = Path(__file__).with_name("workspaces.relax").read_text(encoding="utf-8")
 
 
 _WITHOUT_BLOCKS = _WORKSPACES.replace("T.prim_func(s_tir=True)", "T.prim_func", 1).replace(

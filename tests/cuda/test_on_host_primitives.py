@@ -4,6 +4,8 @@ The formulas are those of the PTX ISA, "Warp-level matrix instructions": a lane'
 ``lane >> 2`` and its ``threadID_in_group`` ``lane % 4``.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -52,19 +54,7 @@ def fragment_c(matrix: np.ndarray) -> np.ndarray:
     return np.stack([matrix[rows[i], THREAD * 2 + (i & 1)] for i in range(4)])
 
 
-MMA = """
-#include "primitives.cuh"
-extern "C" __global__ void run(const uint32_t* a, const uint32_t* b, int32_t* c) {
-  const int lane = threadIdx.x;
-  uint32_t fa[A], fb[B];
-  int32_t fc[4];
-  for (int i = 0; i < A; ++i) fa[i] = a[32 * i + lane];
-  for (int i = 0; i < B; ++i) fb[i] = b[32 * i + lane];
-  for (int i = 0; i < 4; ++i) fc[i] = c[32 * i + lane];
-  ibert::mma_16x8xDEPTH<TYPE>(fc, fa, fb);
-  for (int i = 0; i < 4; ++i) c[32 * i + lane] = fc[i];
-}
-"""
+MMA = Path(__file__).with_name("mma.cu").read_text(encoding="utf-8")
 
 
 @pytest.mark.representatives(3)
@@ -92,17 +82,7 @@ def test_mma(capability, depth, kind):
         np.testing.assert_array_equal(result, fragment_c(expected))
 
 
-LDMATRIX = """
-#include "primitives.cuh"
-extern "C" __global__ void run(const int4* rows, const int* order, uint32_t* to) {
-  __shared__ __align__(16) int4 s[32];
-  s[threadIdx.x] = rows[threadIdx.x];
-  __syncwarp();
-  uint32_t r[N];
-  ibert::ldmatrix_xNTRANS(r, ibert::shared_address(s + order[threadIdx.x]));
-  for (int i = 0; i < N; ++i) to[32 * i + threadIdx.x] = r[i];
-}
-"""
+LDMATRIX = Path(__file__).with_name("ldmatrix.cu").read_text(encoding="utf-8")
 
 
 @pytest.mark.representatives(2)
@@ -128,23 +108,7 @@ def test_ldmatrix(matrices, transposed):
     np.testing.assert_array_equal(result, np.stack(expected))
 
 
-SHUFFLES = """
-#include <cuda.h>
-extern "C" __global__ void run(int* a, long long* b) {
-  const int lane = threadIdx.x;
-  const int x = a[lane];
-  a[32 + lane] = __shfl_sync(0xffffffff, x, lane * 7 + 3);
-  a[64 + lane] = __shfl_sync(0xffffffff, x, 5, 8);
-  a[96 + lane] = __shfl_xor_sync(0xffffffff, x, 9);
-  a[128 + lane] = __shfl_xor_sync(0xffffffff, x, 12, 8);
-  a[160 + lane] = __shfl_down_sync(0xffffffff, x, 3);
-  a[192 + lane] = __shfl_down_sync(0xffffffff, x, 3, 16);
-  a[224 + lane] = __shfl_up_sync(0xffffffff, x, 3, 16);
-  a[256 + lane] = __ballot_sync(0xffffffff, x & 1);
-  a[288 + lane] = __any_sync(0xffffffff, x == a[4]) + 2 * __all_sync(0xffffffff, x == a[4]);
-  b[lane] = __shfl_xor_sync(0xffffffff, b[lane], 31);
-}
-"""
+SHUFFLES = Path(__file__).with_name("shuffles.cu").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("order", ["forward", "reverse", 1, 2])
@@ -178,23 +142,7 @@ def test_shuffles(order):
     np.testing.assert_array_equal(b, wide[::-1])
 
 
-ARITHMETIC = """
-#include "primitives.cuh"
-extern "C" __global__ void run(const int* a, const int* b, int* c, unsigned long long* d) {
-  const int i = threadIdx.x, n = blockDim.x;
-  c[i] = __mulhi(a[i], b[i]);
-  c[n + i] = __umulhi(a[i], b[i]);
-  c[2 * n + i] = __clz(a[i] & 0xffff);
-  c[3 * n + i] = __byte_perm(a[i], b[i], i * 2654435761u);
-  c[4 * n + i] = __dp4a(a[i], b[i], i);
-  c[5 * n + i] = __popc(a[i]);
-  c[6 * n + i] = __ffs(a[i] & ~0xff);
-  c[7 * n + i] = ibert::pack4_saturated(a[i] >> 22, b[i] >> 22, i - 130, i + 100);
-  c[8 * n + i] = ibert::pack4_saturated_unsigned(a[i] >> 22, b[i] >> 22, i - 130, i + 100);
-  d[i] = __umul64hi((unsigned long long)a[i] << 20, (unsigned long long)b[i] << 9);
-  d[n + i] = __clzll((unsigned long long)(a[i] & 0xffff) << 9);
-}
-"""
+ARITHMETIC = Path(__file__).with_name("arithmetic.cu").read_text(encoding="utf-8")
 
 
 def test_arithmetic():

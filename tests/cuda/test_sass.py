@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ibert_tvm.targets.cuda.sass import INTEGER_OPCODES, Instruction, functions, is_floating_point
@@ -19,21 +21,7 @@ INTEGER = """IMMA.8816.S8.S8 IMMA.16832.U8.S8.SAT LDSM.16.M88.4 IDP.4A.S8.S8 FLO
     RED.E.ADD.64.STRONG.GPU DEPBAR.LE QSPC PRMT LEA.HI.X.SX32 SHF.R.S64 VIADDMNMX.RELU
     MOVM.16.MT88 BAR.SYNC.DEFER_BLOCKING LDGSTS.E.BYPASS.LTC128B.128"""
 
-TEXT = """\
-	.target	sm_75
-
-//--------------------- .text.second              --------------------------
-	.section	.text.second,"ax",@progbits
-	.sectioninfo	@"SHI_REGISTERS=10"
-.text.second:
-        /*0000*/                   IMAD.MOV.U32 R1, RZ, RZ, c[0x0][0x28] ;
-.L_x_0:
-        /*0010*/              @!P0 BRA `(.L_x_0) ;
-        /*0020*/             @UP1  ULEA UR4, UR5, UR4, 0x18 ;
-        /*0030*/                   EXIT ;
-	.section	.text.first,"ax",@progbits
-        /*0000*/                   HFMA2.MMA R3, -RZ, RZ, 0, 2.384185791015625e-07 ;
-"""
+TEXT = Path(__file__).with_name("sass.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("mnemonic", FLOATING.split())

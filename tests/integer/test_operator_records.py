@@ -447,21 +447,15 @@ def test_a_program_is_a_list_of_calls_by_name(encoder) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_two_values_of_one_name_are_refused(builder) -> None:
+def test_two_values_of_one_name_are_refused(builder, messages) -> None:
     module = builder.module(
         lambda b: (
             b.emit(integer.position_ids(b.ids, name="places")),
             b.emit(integer.position_ids(b.ids, name="places", offset=2)),
         )
     )
-    text = (
-        "two values are called {!r}\n"
-        "  where: main\n"
-        "  why: names of values are unique in a program\n"
-        "  what to do: give each operator a name of its own"
-    )
-    assert refused(lambda: read_program(module)) == text.format("places")
-    assert refused(lambda: analyse_ranges(module, {})) == text.format("places")
+    messages.check(refused(lambda: read_program(module)))
+    messages.check(refused(lambda: analyse_ranges(module, {})))
 
 
 def test_a_value_of_the_name_of_an_input_is_refused(builder) -> None:
@@ -469,17 +463,10 @@ def test_a_value_of_the_name_of_an_input_is_refused(builder) -> None:
     assert refused(lambda: read_program(module)).startswith("two values are called 'input_ids'\n")
 
 
-def test_a_constant_is_no_operand_and_no_result(builder) -> None:
+def test_a_constant_is_no_operand_and_no_result(builder, messages) -> None:
     constant = relax.const(np.ones((1, 4, 8), np.int8))
     module = builder.module(lambda b: b.emit(integer.relu(constant, name="r")))
-    text = (
-        "{} is a GenericConst\n"
-        "  where: {}\n"
-        "  why: integer programs keep their constants as parameters of the function, and bind "
-        "every intermediate value to a variable\n"
-        "  what to do: emit it with a block builder, or make it a parameter"
-    )
-    assert refused(lambda: read_program(module)) == text.format("an operand", "integer.relu 'r'")
+    messages.check(refused(lambda: read_program(module)))
     function = relax.Function([], constant, constant.ty).with_attr("num_input", 0)
     whole = tvm.IRModule({"main": function})
-    assert refused(lambda: read_program(whole)) == text.format("a result", "main")
+    messages.check(refused(lambda: read_program(whole)))

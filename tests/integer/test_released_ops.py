@@ -11,6 +11,7 @@ from ibert_tvm.relay_passes.errors import LoweringError, RangeError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.spec.released import ReleasedLayerNorm, exact_factors, layer_norm
+from tests.snapshots import Messages
 
 BATCH, SEQ = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
 CHANNELS = 8
@@ -45,43 +46,17 @@ def test_types() -> None:
 
 
 REFUSED = {
-    "bounds": (
-        lambda: even(low=-129),
-        "bounds [-129, 127] cannot be stored as int8\n"
-        "  where: integer.requantise_even 'q'\n"
-        "  why: int8 holds [-128, 127], and low must not exceed high\n"
-        "  what to do: choose a wider dtype or tighter bounds",
-    ),
-    "shifts of other channels": (
-        lambda: even(shift=var("s", [CHANNELS + 1], "int32")),
-        "dimension C of x and shift differ: 8 and 9\n"
-        "  where: integer.requantise_even 'q'\n"
-        "  why: integer.requantise_even takes x [..., C] and shift [1 or C]\n"
-        "  what to do: check which tensor was passed",
-    ),
-    "narrow offset": (
-        lambda: norm(offset=C32),
-        "operand offset is int32\n"
-        "  where: integer.released_layer_norm 'n'\n"
-        "  why: allowed: int64\n"
-        "  what to do: requantise or convert it first",
-    ),
-    "wide input": (
-        lambda: norm(x=var("x", [BATCH, SEQ, CHANNELS], "int64")),
-        "operand x is int64\n"
-        "  where: integer.released_layer_norm 'n'\n"
-        "  why: allowed: int8, int16, int32\n"
-        "  what to do: requantise or convert it first",
-    ),
+    "bounds": lambda: even(low=-129),
+    "shifts of other channels": lambda: even(shift=var("s", [CHANNELS + 1], "int32")),
+    "narrow offset": lambda: norm(offset=C32),
+    "wide input": lambda: norm(x=var("x", [BATCH, SEQ, CHANNELS], "int64")),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_operands_that_are_refused(name: str) -> None:
-    build, text = REFUSED[name]
-    with pytest.raises(LoweringError) as caught:
-        build()
-    assert str(caught.value) == text
+def test_operands_that_are_refused(name: str, messages: Messages) -> None:
+    with messages.raises(LoweringError):
+        REFUSED[name]()
 
 
 def program(bound: int):

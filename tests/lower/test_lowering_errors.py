@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -58,12 +59,8 @@ def test_missing_entries_are_named_together(tiny, table, messages):
     messages.check(refused(tiny, less))
 
 
-def test_many_missing_entries_are_abbreviated(tiny):
-    text = refused(tiny, QuantizationTable("accurate"))
-    assert text.splitlines()[:2] == [
-        "the quantisation table lacks 25 entries",
-        "  where: embeddings words, embeddings places, embeddings shifts, stream words.add, ...",
-    ]
+def test_many_missing_entries_are_abbreviated(tiny, messages):
+    messages.check(refused(tiny, QuantizationTable("accurate")))
 
 
 def test_a_weight_of_another_model_is_refused(tiny, table, messages):
@@ -86,18 +83,14 @@ def test_a_second_form_of_a_value_with_a_zero_point_is_refused(tiny, table, mess
     messages.check(refused(tiny, changed(table, "matmul", "attention", entry)))
 
 
-def test_a_bias_beyond_int32_names_layer_and_channel(tiny, table):
+def test_a_bias_beyond_int32_names_layer_and_channel(tiny, table, messages):
     matrix = table.weights["up"]
     scale = matrix.scale.copy()
     scale[7] = 1e-13
-    text = refused(
-        tiny, changed(table, "weights", "up", WeightQuant(matrix.values, scale)), RangeError
+    fine = changed(table, "weights", "up", WeightQuant(matrix.values, scale))
+    messages.check(
+        refused(tiny, fine, RangeError), reach=re.compile(r"(?<=  why: ).*(?= and int32)")
     )
-    lines = text.splitlines()
-    assert lines[0] == "the int32 accumulator of output 7 may overflow"
-    assert lines[1] == "  where: up"
-    assert lines[2].endswith("and int32 ends at 2147483647")
-    assert lines[3] == "  what to do: use a coarser weight or activation scale for this layer"
 
 
 def test_constants_that_do_not_fit_name_the_layer(tiny, table, messages):
@@ -105,16 +98,10 @@ def test_constants_that_do_not_fit_name_the_layer(tiny, table, messages):
     messages.check(refused(tiny, coarse, RangeError))
 
 
-def test_a_bias_that_is_not_finite_names_the_layer(tiny, table):
+def test_a_bias_that_is_not_finite_names_the_layer(tiny, table, messages):
     bias = tiny.parameters["down.bias"].copy()
     bias[4] = np.nan
-    text = refused(tiny, table, RangeError, {**tiny.parameters, "down.bias": bias})
-    assert text == (
-        "the bias of channel 4 is nan\n"
-        "  where: down\n"
-        "  why: a weight of the model is infinite or not a number\n"
-        "  what to do: check the checkpoint"
-    )
+    messages.check(refused(tiny, table, RangeError, {**tiny.parameters, "down.bias": bias}))
 
 
 def test_a_missing_weight_names_layer_and_operand(tiny, table, messages):
@@ -145,13 +132,7 @@ def test_a_scale_per_row_of_what_attention_reads_or_makes_is_refused(tiny, table
     messages.check(refused(tiny, changed(table, "matmul", name, BY_ROW)))
 
 
-def test_a_bias_far_beyond_rows_names_layer_and_unit(tiny, table):
+def test_a_bias_far_beyond_rows_names_layer_and_unit(tiny, table, messages):
     parameters = {**tiny.parameters, "up.bias": tiny.parameters["up.bias"] + np.float32(1e9)}
     text = refused(tiny, changed(table, "matmul", "norm", BY_ROW), RangeError, parameters)
-    assert text.startswith("a bias is ")
-    assert text.endswith(
-        " units of the products that it is added to\n"
-        "  where: up\n"
-        "  why: with a scale per row both have at most 30 bits\n"
-        "  what to do: give this layer's input a static scale (row_scales), or prune the row"
-    )
+    messages.check(text, units=re.compile(r"(?<=a bias is )[-+.e\d]+"))

@@ -217,15 +217,12 @@ def test_an_existing_file_is_replaced_by_a_complete_one(build: Build, existing: 
     assert existing.stat().st_ino != inode, "a process that has the old file mapped would crash"
 
 
-def test_no_compiler(build: Build, existing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler(
+    build: Build, existing: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
-    assert str(refused(build, existing)) == (
-        "no C compiler to link for target 'x86-64'\n"
-        "  where: PATH (looked for gcc, cc, clang)\n"
-        "  why: the library's weights are assembled and linked by the system's C compiler\n"
-        "  what to do: install one (Debian: apt-get install gcc binutils), or set CC"
-    )
+    messages.check(str(refused(build, existing)))
 
 
 def script(folder: Path, text: str) -> str:
@@ -237,43 +234,28 @@ def script(folder: Path, text: str) -> str:
 
 
 def test_an_assembler_that_fails(
-    build: Build, existing: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch
+    build: Build, existing: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch, messages
 ) -> None:
     broken = script(tmp_path_factory.mktemp("tools") / "bin", "echo no assembler here >&2; exit 3")
     monkeypatch.setenv("CC", f"{broken} -m64")
-    assert str(refused(build, existing)) == (
-        "cannot assemble the weights\n"
-        f"  where: target 'x86-64', command: {broken} -m64 -c weights.s ...\n"
-        "  why: no assembler here\n"
-        "  what to do: check that the C toolchain works for this target; see `ibert doctor`"
-    )
+    messages.check(str(refused(build, existing)), compiler=broken)
     silent = script(tmp_path_factory.mktemp("tools") / "bin", "exit 3")
     monkeypatch.setenv("CC", silent)
     assert refused(build, existing).why == "exit status 3"
 
 
 def test_a_linker_that_fails(
-    build: Build, existing: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch
+    build: Build, existing: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch, messages
 ) -> None:
     text = 'case "$1" in -shared) echo "ld: cannot find crti.o"; exit 1;; esac\nexec gcc "$@"'
     broken = script(tmp_path_factory.mktemp("tools") / "bin", text)
     monkeypatch.setenv("CC", broken)
-    assert str(refused(build, existing)) == (
-        "cannot link the library\n"
-        f"  where: target 'x86-64', command: {broken} -shared -fPIC -o ...\n"
-        "  why: ld: cannot find crti.o\n"
-        "  what to do: check that the C toolchain works for this target; see `ibert doctor`"
-    )
+    messages.check(str(refused(build, existing)), compiler=broken)
 
 
-def test_a_library_for_another_processor(build: Build, existing: Path) -> None:
+def test_a_library_for_another_processor(build: Build, existing: Path, messages: Messages) -> None:
     other = replace(build.target, machine=replace(X86_64, elf_machine="EM_AARCH64"))
-    assert str(refused(build, existing, description=other)) == (
-        "the linked library is for another processor\n"
-        "  where: target 'x86-64', model.so\n"
-        "  why: its ELF machine is EM_X86_64, expected EM_AARCH64\n"
-        "  what to do: set CC to the compiler of the target, or unset it"
-    )
+    messages.check(str(refused(build, existing, description=other)))
 
 
 def test_a_full_disk(build: Build, existing: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,26 +16,7 @@ from tests.targets.encoder_library import build_encoder
 
 # Counts allocations of a page and more between two calls of `count_allocations`. Preloaded, it
 # replaces the allocator's functions in every library of the process.
-_COUNTER = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stddef.h>
-#define LARGE 4096
-static volatile long counting, counted;
-static void note(size_t size) { if (counting && size >= LARGE) counted++; }
-#define NEXT(type, name) static type next; if (!next) next = (type)dlsym(RTLD_NEXT, name)
-typedef void *(*malloc_t)(size_t);
-typedef void *(*aligned_t)(size_t, size_t);
-typedef int (*posix_t)(void **, size_t, size_t);
-void *malloc(size_t size) { NEXT(malloc_t, "malloc"); note(size); return next(size); }
-void *aligned_alloc(size_t to, size_t size) {
-    NEXT(aligned_t, "aligned_alloc"); note(size); return next(to, size);
-}
-int posix_memalign(void **p, size_t to, size_t size) {
-    NEXT(posix_t, "posix_memalign"); note(size); return next(p, to, size);
-}
-long count_allocations(int on) { long result = counted; counted = 0; counting = on; return result; }
-"""
+_COUNTER = Path(__file__).with_name("count_allocations.c")
 
 
 _RUN = """
@@ -96,8 +77,7 @@ def test_a_run_allocates_no_memory(tmp_path: Path) -> None:
 
     Callers at the same time take as much again each, at most, however often they call.
     """
-    (tmp_path / "counter.c").write_text(_COUNTER)
-    command = ["gcc", "-O1", "-shared", "-fPIC", "counter.c", "-o", "counter.so", "-ldl"]
+    command = ["gcc", "-O1", "-shared", "-fPIC", str(_COUNTER), "-o", "counter.so", "-ldl"]
     subprocess.run(command, cwd=tmp_path, check=True)
     shapes = [(1, 64), (2, 64)]
     build = build_encoder("x86-64", shapes=shapes, hidden=64, heads=2, feed_forward=128)

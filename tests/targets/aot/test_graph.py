@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tvm
@@ -14,34 +16,7 @@ from ibert_tvm.targets import TargetError
 from ibert_tvm.targets.aot.graph import Graph, KernelCall, Place, Value, place_values, read_function
 from tests.snapshots import Messages
 
-_MODULE = """
-@I.ir_module(s_tir=True)
-class Module:
-    @T.prim_func(s_tir=True, private=True)
-    def two(x: T.Buffer((2, 8), "int8"), y: T.Buffer((2, 8), "int32"), z: T.Buffer((4,), "int16")):
-        T.evaluate(0)
-
-    @T.prim_func(s_tir=True, private=True)
-    def one(y: T.Buffer((2, 8), "int32"), w: T.Buffer((8,), "int32"),
-            r: T.Buffer((2, 8), "int32")):
-        T.evaluate(0)
-
-    @R.function
-    def main(x: R.Tensor((2, 8), "int8"), w: R.Tensor((8,), "int32")):
-        R.func_attr({"num_input": 1, "ibert.layers": ["first", "second", "third"]})
-        cls = Module
-        with R.dataflow():
-            pair = R.call_tir(cls.two, (x,),
-                out_ty=[R.Tensor((2, 8), "int32"), R.Tensor((4,), "int16")])
-            y = pair[0]
-            a = R.call_tir(cls.one, (y, w), out_ty=R.Tensor((2, 8), "int32"))
-            b = R.call_tir(cls.one, (a, w), out_ty=R.Tensor((2, 8), "int32"))
-            flat = R.reshape(b, R.shape([16]))
-            same = flat
-            result = (same, pair[1], w, same)
-            R.output(result)
-        return result
-"""
+_MODULE = Path(__file__).with_name("graph.relax").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

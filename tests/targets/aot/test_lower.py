@@ -34,37 +34,9 @@ _CLOSED = replace(
 )
 
 # Two passes over the data, through a buffer that either fits a stack or does not.
-_SUMS = """
-@I.ir_module(s_tir=True)
-class Module:
-    @T.prim_func(s_tir=True)
-    def sums(a: T.Buffer((64, {size}), "int32"), b: T.Buffer((64,), "int32")):
-        T.func_attr({{"tirx.noalias": True}})
-        with T.sblock("root"):
-            for row in T.parallel(64):
-                with T.sblock("row"):
-                    vr = T.axis.spatial(64, row)
-                    T.reads(a[vr, 0:{size}])
-                    T.writes(b[vr])
-                    seen = T.sblock_alloc_buffer(({size},), "int32")
-                    for k in range({size}):
-                        seen[k] = a[vr, {size} - 1 - k] * 3
-                    b[vr] = 0
-                    for k in range({size}):
-                        b[vr] = b[vr] + seen[k] * (k + 1)
-"""
+_SUMS = Path(__file__).with_name("sums.tir").read_text(encoding="utf-8")
 
-_FLOAT = """
-@I.ir_module(s_tir=True)
-class Module:
-    @T.prim_func(s_tir=True)
-    def halves(a: T.Buffer((64,), "int32"), b: T.Buffer((64,), "int32")):
-        with T.sblock("root"):
-            for i in range(64):
-                with T.sblock("half"):
-                    vi = T.axis.spatial(64, i)
-                    b[vi] = T.Cast("int32", T.Cast("float32", a[vi]) * T.float32(0.5))
-"""
+_FLOAT = Path(__file__).with_name("float.tir").read_text(encoding="utf-8")
 
 
 def target_of(system: str = "linux") -> TargetDescription:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ibert_tvm.targets import get_target
@@ -123,29 +125,7 @@ def test_a_frame_that_is_not_in_the_code_is_refused(
         _frame(*body)
 
 
-GRAPH = """\
-00000100 <entry>:
-    100:\tpush\t{r4, lr}
-    102:\tbl\t200 <small>
-    106:\tbl\t300 <large>
-    10a:\tblx\tr3
-    10c:\tpop\t{r4, pc}
-
-00000200 <small>:
-    200:\tsub\tsp, #8
-    202:\tb.n\t200 <small>
-    204:\tbeq.w\t400 <label>
-
-00000300 <large>:
-    300:\tsub\tsp, #40
-    302:\tb.w\t200 <small>
-
-00000400 <label>:
-    400:\tb.n\t200 <small>
-
-00000500 <pointed>:
-    500:\tsub\tsp, #100
-"""
+GRAPH = Path(__file__).with_name("call_graph.txt").read_text(encoding="utf-8")
 
 
 def test_the_longest_way_down_the_call_graph() -> None:
