@@ -43,9 +43,7 @@ def program(seed: int, extreme: bool = False) -> IntegerProgram:
             b = p.integers(f"{name}.b", -999, 999, (CHANNELS,), "int32")
             return p.emit(integer.linear(x, w, b, name=name))
 
-        table = p.integers("word.weight", -127, 127, (50, CHANNELS), "int8")
-        factor = p.integers("word.multiplier", 2**14, 2**15, (1,), "int32")
-        x = p.emit(integer.embedding(inputs["input_ids"], table, factor, name="word", shift=8))
+        x = p.words(inputs["input_ids"], CHANNELS, 8)
         stored = {"shift": int(random.integers(8, 15)), "low": -WIDE, "high": WIDE}
         gain = p.integers("gain", -(2**14), 2**14, (CHANNELS,), "int32")
         constants = LayerNormConstants.from_scale(1e-4, 1e-9, CHANNELS)

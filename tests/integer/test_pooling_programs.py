@@ -44,24 +44,14 @@ def seen_by_a_query(p: ProgramBuilder, x: relax.Var, mask: relax.Var, seed: int)
     )
 
 
-def attended(p: ProgramBuilder, x: relax.Var, mask: relax.Var) -> relax.Call:
+def attended(p: ProgramBuilder, x: relax.Var, mask: relax.Var) -> relax.Var:
     """What two heads see of the value."""
     factors = p.integers("qkv.multiplier", 2**13, 2**14, (CHANNELS,), "int32")
     byte = {"shift": 20, "low": -127, "high": 127, "dtype": "int8"}
     qkv = [p.emit(integer.requantise(x, factors, name=name, **byte)) for name in "qkv"]
-    return integer.attention(
-        *qkv,
-        mask,
-        p.integers("context.multiplier", 2**14, 2**15 - 1, (CHANNELS,), "int16"),
-        name="context",
-        num_heads=2,
-        softmax="short",
-        exponential=ShortExponential.from_scale(1e-3),
-        shift=3,
-        low=-(2**13),
-        high=2**13,
-        dtype="int16",
-    )
+    multiplier = p.integers("context.multiplier", 2**14, 2**15 - 1, (CHANNELS,), "int16")
+    wide = {"shift": 3, "low": -(2**13), "high": 2**13, "dtype": "int16"}
+    return p.attention("context", qkv, mask, multiplier, **wide)
 
 
 def program(seed: int, whole: bool = True) -> IntegerProgram:
@@ -72,10 +62,8 @@ def program(seed: int, whole: bool = True) -> IntegerProgram:
 
     def body(p: ProgramBuilder, inputs: Mapping[str, relax.Var]) -> Sequence[relax.Var]:
         mask = inputs["attention_mask"]
-        table = p.integers("word.weight", -127, 127, (50, CHANNELS), "int8")
-        factor = p.integers("word.multiplier", 2**14, 2**15, (1,), "int32")
-        x = p.emit(integer.embedding(inputs["input_ids"], table, factor, name="word", shift=8))
-        x = x if whole else p.emit(attended(p, x, mask))
+        x = p.words(inputs["input_ids"], CHANNELS, 8)
+        x = x if whole else attended(p, x, mask)
         gain = p.integers("gain", 2**12, 2**13, (2 * CHANNELS,), "int32")
         largest = p.emit(integer.max_pool(x, mask, name="max"))
         last = p.emit(integer.last_token(x, mask, name="last"))

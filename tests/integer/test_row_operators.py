@@ -36,9 +36,7 @@ def program(seed: int, high: int = 2**15 - 1) -> IntegerProgram:
             scaled = {"name": f"{name}.scaled", "shift": shift}
             return p.emit(integer.scale_rows(sums, magnitude, bias, **scaled))
 
-        table = p.integers("word.weight", -127, 127, (50, CHANNELS), "int8")
-        factor = p.integers("word.multiplier", 1, 2**15, (50,), "int32")
-        x = p.emit(integer.embedding(inputs["input_ids"], table, factor, name="word", shift=7))
+        x = p.words(inputs["input_ids"], CHANNELS, 7, rows=50)
         m = p.integers("m", 2**13, 2**15, (1,), "int32")
         stored = {"shift": 15, "low": -high, "high": high, "dtype": "int16"}
         x = p.emit(integer.requantise(x, m, name="entries", **stored))

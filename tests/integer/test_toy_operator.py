@@ -101,9 +101,7 @@ def program() -> IntegerProgram:
     """Embedding, the two toys, a matrix product behind them, masked."""
 
     def body(p: Any, inputs: Mapping[str, relax.Var]) -> list[relax.Var]:
-        table = p.integers("word.weight", -127, 127, (50, CHANNELS), "int8")
-        factor = p.integers("word.multiplier", 2**14, 2**15, (1,), "int32")
-        x = p.emit(integer.embedding(inputs["input_ids"], table, factor, name="word", shift=8))
+        x = p.words(inputs["input_ids"], CHANNELS, 8)
         x = p.emit(leaky(x, name="leaky", shift=3))
         x = p.emit(centre(x, name="centred"))
         m = p.integers("m", 2**7, 2**8, (1,), "int32")

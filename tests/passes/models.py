@@ -68,6 +68,39 @@ class ProgramBuilder:
         bias = self.integers(f"{name}.bias", -4000, 4000, (channels,), "int32")
         return self.emit(integer.linear(x, weight, bias, name=name))
 
+    def words(
+        self, ids: relax.Var, channels: int, shift: int, name: str = "word", rows: int = 1
+    ) -> relax.Var:
+        """Bind rows of a table of 50, which have one factor together, or `rows` of their own."""
+        table = self.integers(f"{name}.weight", -127, 127, (50, channels), "int8")
+        low = 2**14 if rows == 1 else 1
+        factor = self.integers(f"{name}.multiplier", low, 2**15, (rows,), "int32")
+        return self.emit(integer.embedding(ids, table, factor, name=name, shift=shift))
+
+    def attention(
+        self,
+        name: str,
+        operands: Sequence[relax.Var],
+        mask: relax.Var | None,
+        factors: relax.Var,
+        *,
+        heads: int = 2,
+        short: bool = True,
+        scale: float = 1e-3,
+        **attributes: Any,
+    ) -> relax.Var:
+        """Bind attention of q, k and v to 8 bits, in either form, with scores at a scale."""
+        exponential = ShortExponential if short else PolynomialExponential
+        given = {
+            "softmax": "short" if short else "normalised",
+            "exponential": exponential.from_scale(scale),
+            **{"shift": 7, "low": -127, "high": 127},
+            **attributes,
+        }
+        return self.emit(
+            integer.attention(*operands, mask, factors, name=name, num_heads=heads, **given)
+        )
+
     def requantise(
         self,
         name: str,
@@ -227,25 +260,10 @@ def _encoder(p, ids, mask, hidden, heads, feed_forward, preset, activation, robe
         requantise(f"{name}_8", p.linear(name, operand, hidden), spread, channels=hidden)
         for name in "qkv"
     )
-    exponential = (
-        ShortExponential.from_scale(1e-3) if short else PolynomialExponential.from_scale(1e-3)
-    )
     largest, dtype, shift = (2**15 - 1, "int16", 7) if short else (2**14, "int32", 20)
-    context = p.emit(
-        integer.attention(
-            q,
-            k,
-            v,
-            mask,
-            p.integers("context.multiplier", largest // 2, largest, (hidden,), dtype),
-            name="attention",
-            num_heads=heads,
-            softmax="short" if short else "normalised",
-            exponential=exponential,
-            shift=shift,
-            low=-127,
-            high=127,
-        )
+    factors = p.integers("context.multiplier", largest // 2, largest, (hidden,), dtype)
+    context = p.attention(
+        "attention", [q, k, v], mask, factors, heads=heads, short=short, shift=shift
     )
     projected = p.requantise(
         "projected_wide", p.linear("projected", context, hidden), 0.5, -(2**19), 2**19, "int32"

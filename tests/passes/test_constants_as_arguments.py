@@ -11,7 +11,6 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, phases_of
 from ibert_tvm.relay_passes.passes.share_kernels import called_kernels
-from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets.build import build_executable
 from tests.lowering import lowered
@@ -35,21 +34,12 @@ def attentions(*scales: float) -> IntegerProgram:
         x = p.requantise("x", p.emit(rows), 1 / 200, channels=CHANNELS)
         multiplier = p.integers("multiplier", 2**14, 2**15 - 1, (CHANNELS,), "int16")
         return [
-            p.emit(
-                integer.attention(
-                    x,
-                    x,
-                    x,
-                    inputs["attention_mask"],
-                    multiplier,
-                    name=f"attention.{place}",
-                    num_heads=2,
-                    softmax="short",
-                    exponential=ShortExponential.from_scale(scale),
-                    shift=7,
-                    low=-127,
-                    high=127,
-                )
+            p.attention(
+                f"attention.{place}",
+                [x, x, x],
+                inputs["attention_mask"],
+                multiplier,
+                scale=scale,
             )
             for place, scale in enumerate(scales)
         ]

@@ -10,7 +10,6 @@ from tvm import relax, tirx
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram, function_name
-from ibert_tvm.relay_passes.spec.presets import preset
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import cpu_features, get_target, missing_features
 from ibert_tvm.targets.build import build_executable
@@ -30,46 +29,30 @@ def program(name: str) -> IntegerProgram:
         "pixel_values",
         relax.TensorType([tirx.Var("batch", "int64"), PLANES, HEIGHT, WIDTH], "int8"),
     )
-    chosen, short = preset(name), name == "accurate"
-    with p.builder.function("main", [pixels], attrs={"num_input": 1}):
-        with p.builder.dataflow():
-            x = p.emit(integer.patches(pixels, name="patches", patch_height=TALL, patch_width=WIDE))
-            x = p.requantise("stream", p.linear("embed", x, HIDDEN), 0.6, -(2**19), 2**19, "int32")
-            tokens = p.integers("tokens", -(2**16), 2**16, (PREFIX, HIDDEN), "int32")
-            x = p.emit(integer.prepend_tokens(x, tokens, name="prepended"))
-            table = p.integers("table", -(2**14), 2**14, (TOKENS, HIDDEN), "int32")
-            x = p.emit(integer.add_positions(x, table, name="placed"))
-            x = p.layer_norm("norm", x)
-            operand = p.requantise("operand", x, 1 / 200, channels=HIDDEN)
-            q, k, v = (
-                p.requantise(f"{label}_8", p.linear(label, operand, HIDDEN), 1 / 900)
-                for label in "qkv"
-            )
-            largest, dtype, shift = (2**15 - 1, "int16", 7) if short else (2**14, "int32", 20)
-            context = p.emit(
-                integer.attention(
-                    q,
-                    k,
-                    v,
-                    None,
-                    p.integers("context.multiplier", largest // 2, largest, (HIDDEN,), dtype),
-                    name="attention",
-                    num_heads=HEADS,
-                    softmax=chosen.softmax,
-                    exponential=chosen.exponential_for(1e-3),
-                    shift=shift,
-                    low=-127,
-                    high=127,
-                )
-            )
-            mean = p.emit(integer.mean_pool(x, name="mean", fraction_bits=8))
-            first = p.emit(integer.select_token(x, name="first", index=1))
-            results = [p.builder.emit_output(value) for value in (context, mean, first)]
-        p.builder.emit_func_output(results)
-    built = p.builder.get()["main"]
-    function = relax.Function([pixels, *p.vars], built.body, built.ret_ty, True, built.attrs)
-    module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
-    return IntegerProgram(module, p.parameters)
+    short = name == "accurate"
+
+    def body() -> list[relax.Var]:
+        x = p.emit(integer.patches(pixels, name="patches", patch_height=TALL, patch_width=WIDE))
+        x = p.requantise("stream", p.linear("embed", x, HIDDEN), 0.6, -(2**19), 2**19, "int32")
+        tokens = p.integers("tokens", -(2**16), 2**16, (PREFIX, HIDDEN), "int32")
+        x = p.emit(integer.prepend_tokens(x, tokens, name="prepended"))
+        table = p.integers("table", -(2**14), 2**14, (TOKENS, HIDDEN), "int32")
+        x = p.emit(integer.add_positions(x, table, name="placed"))
+        x = p.layer_norm("norm", x)
+        operand = p.requantise("operand", x, 1 / 200, channels=HIDDEN)
+        qkv = [
+            p.requantise(f"{label}_8", p.linear(label, operand, HIDDEN), 1 / 900) for label in "qkv"
+        ]
+        largest, dtype, shift = (2**15 - 1, "int16", 7) if short else (2**14, "int32", 20)
+        factors = p.integers("context.multiplier", largest // 2, largest, (HIDDEN,), dtype)
+        given = {"heads": HEADS, "short": short, "shift": shift}
+        return [
+            p.attention("attention", qkv, None, factors, **given),
+            p.emit(integer.mean_pool(x, name="mean", fraction_bits=8)),
+            p.emit(integer.select_token(x, name="first", index=1)),
+        ]
+
+    return IntegerProgram(p.built([pixels], body), p.parameters)
 
 
 @pytest.mark.slow

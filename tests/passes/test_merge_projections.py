@@ -11,7 +11,6 @@ from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.fuse_epilogues import FuseEpilogues
 from ibert_tvm.relay_passes.passes.merge_projections import MergeProjections
 from ibert_tvm.relay_passes.passes.specialise_shapes import SpecialiseShapes
-from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from tests.passes.models import ProgramBuilder, encoder_program
 from tests.passes.small import CHANNELS, calls, kernels, outputs_of, small_program
 
@@ -23,22 +22,8 @@ def merge(program: IntegerProgram) -> IntegerProgram:
 
 def attention(p: ProgramBuilder, inputs, name: str, q, k, v):
     """Attention of two heads on three 8-bit values."""
-    return p.emit(
-        integer.attention(
-            q,
-            k,
-            v,
-            inputs["attention_mask"],
-            p.integers(f"{name}.multiplier", 2**14, 2**15 - 1, (CHANNELS,), "int16"),
-            name=name,
-            num_heads=2,
-            softmax="short",
-            exponential=ShortExponential.from_scale(1e-3),
-            shift=7,
-            low=-127,
-            high=127,
-        )
-    )
+    factors = p.integers(f"{name}.multiplier", 2**14, 2**15 - 1, (CHANNELS,), "int16")
+    return p.attention(name, [q, k, v], inputs["attention_mask"], factors)
 
 
 def projections(

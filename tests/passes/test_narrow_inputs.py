@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tvm
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
@@ -22,27 +21,20 @@ def program(dtype: str, outputs: int = 2) -> IntegerProgram:
     sizes = [tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")]
     ids = relax.Var("input_ids", relax.TensorType(sizes, dtype))
     mask = relax.Var("attention_mask", relax.TensorType(sizes, dtype))
-    with p.builder.function("main", [ids, mask], attrs={"num_input": 2}):
-        with p.builder.dataflow():
-            places = p.emit(
-                integer.position_ids(ids, name="places", kind="roberta", offset=0, padding_index=1)
-            )
-            values = []
-            for name, index in (("word", ids), ("place", places)):
-                table = p.integers(f"{name}.table", -127, 127, (50, 8), "int8")
-                factor = p.integers(f"{name}.multiplier", 2**20, 2**24, (50,), "int32")
-                values.append(p.emit(integer.embedding(index, table, factor, name=name, shift=16)))
-            total = p.emit(integer.add(*values, name="sum"))
-            small = p.requantise("small", total, 1e-3)
-            mean = p.emit(integer.mean_pool(small, mask, name="mean", fraction_bits=8))
-            results = [p.builder.emit_output(value) for value in (mean, small)[:outputs]]
-        p.builder.emit_func_output(results if outputs > 1 else results[0])
-    built = p.builder.get()["main"]
-    function = relax.Function(
-        [ids, mask, *p.vars], built.body, built.ret_ty, built.is_pure, built.attrs
-    )
-    module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
-    return IntegerProgram(module, p.parameters)
+
+    def body() -> list[relax.Var]:
+        places = p.emit(
+            integer.position_ids(ids, name="places", kind="roberta", offset=0, padding_index=1)
+        )
+        values = []
+        for name, index in (("word", ids), ("place", places)):
+            table = p.integers(f"{name}.table", -127, 127, (50, 8), "int8")
+            factor = p.integers(f"{name}.multiplier", 2**20, 2**24, (50,), "int32")
+            values.append(p.emit(integer.embedding(index, table, factor, name=name, shift=16)))
+        small = p.requantise("small", p.emit(integer.add(*values, name="sum")), 1e-3)
+        return [p.emit(integer.mean_pool(small, mask, name="mean", fraction_bits=8)), small]
+
+    return IntegerProgram(p.built([ids, mask], lambda: body()[:outputs]), p.parameters)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

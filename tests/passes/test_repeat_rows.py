@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
-from tvm import relax, tirx
+from tvm import relax
 
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
@@ -13,6 +15,8 @@ from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.passes.program import bindings
 from ibert_tvm.relay_passes.passes.repeat_rows import RepeatRows
 from tests.passes.execution import Compiled
+from tests.passes.models import ProgramBuilder
+from tests.passes.small import small_program
 
 CHANNELS = np.array([0, 1, 2, 3, 4, 5, 5, 5, 2, 0], np.int32)
 
@@ -28,33 +32,24 @@ def program(*, twice: bool = False, norm: bool = False, by_row: bool = False) ->
         "scales": np.arange(1, 7).astype(np.int32),
         "channels": CHANNELS,
     }
-    builder = relax.BlockBuilder()
-    shape = [tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")]
-    ids, mask = (
-        relax.Var(name, relax.TensorType(shape, "int32"))
-        for name in ("input_ids", "attention_mask")
-    )
-    params = {
-        name: relax.Var(name, relax.TensorType(list(array.shape), str(array.dtype)))
-        for name, array in arrays.items()
-    }
-    emit = builder.emit
     limits = {"low": -127, "high": 127, "dtype": "int8"}
-    with builder.function("main", [ids, mask, *params.values()], attrs={"num_input": 2}):
-        with builder.dataflow():
-            x = emit(integer.embedding(ids, params["table"], params["one"], name="words"))
-            x = emit(integer.requantise(x, params["one"], name="bytes", shift=0, **limits))
-            y = emit(integer.linear(x, params["weight"], params["bias"], name="up"))
-            if by_row:
-                m = emit(integer.row_magnitude(x, name="magnitude"))
-                y = emit(integer.scale_rows(y, m, params["bias"], name="rows", shift=2))
-            y = emit(integer.relu(y, name="relu"))
-            y = emit(integer.requantise(y, params["scales"], name="scaled", shift=9, **limits))
-            source = x if norm else y
-            found = emit(integer.gather_channels(source, params["channels"], name="columns"))
-            results = [builder.emit_output(found)] + ([builder.emit_output(y)] if twice else [])
-        builder.emit_func_output(results if twice else results[0])
-    return IntegerProgram(builder.get(), arrays)
+
+    def body(p: ProgramBuilder, inputs: Mapping[str, relax.Var]) -> list[relax.Var]:
+        params = {name: p.parameter(name, array) for name, array in arrays.items()}
+        emit, one = p.emit, params["one"]
+        x = emit(integer.embedding(inputs["input_ids"], params["table"], one, name="words"))
+        x = emit(integer.requantise(x, one, name="bytes", shift=0, **limits))
+        y = emit(integer.linear(x, params["weight"], params["bias"], name="up"))
+        if by_row:
+            m = emit(integer.row_magnitude(x, name="magnitude"))
+            y = emit(integer.scale_rows(y, m, params["bias"], name="rows", shift=2))
+        y = emit(integer.relu(y, name="relu"))
+        y = emit(integer.requantise(y, params["scales"], name="scaled", shift=9, **limits))
+        source = x if norm else y
+        found = emit(integer.gather_channels(source, params["channels"], name="columns"))
+        return [found, y] if twice else [found]
+
+    return small_program(body)
 
 
 def operators(result: IntegerProgram) -> list[str]:

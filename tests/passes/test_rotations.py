@@ -41,9 +41,7 @@ def program(columns: int = CHANNELS // 2, v_too: bool = False) -> IntegerProgram
     """Two heads of attention whose queries and keys, or all operands, are turned."""
 
     def body(p: Any, inputs: Mapping[str, relax.Var]) -> list[relax.Var]:
-        words = p.integers("word.weight", -127, 127, (50, CHANNELS), "int8")
-        factor = p.integers("word.multiplier", 2**14, 2**15, (1,), "int32")
-        x = p.emit(integer.embedding(inputs["input_ids"], words, factor, name="word", shift=14))
+        x = p.words(inputs["input_ids"], CHANNELS, 14)
         x = p.requantise("x", x, 0.9)
         angles = p.parameter("rotary", rotation_table(table(columns)).entries)
         factors = short_factors(np.array([0.9 / 128]), 2**15 - 1, -127, 127)

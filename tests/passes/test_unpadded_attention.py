@@ -13,10 +13,8 @@ from tvm import relax
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.passes import IntegerProgram
-from ibert_tvm.relay_passes.spec.exponential import PolynomialExponential
 from ibert_tvm.relay_passes.spec.fixed_point import dyadic_vector
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
-from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import get_target
 from tests.examples import examples
 from tests.lowering import lowered
@@ -32,10 +30,7 @@ def program(bias: bool, short: bool = True, sharing: int = 1, **window: int) -> 
 
     def body(p: Any, inputs: Mapping[str, relax.Var]) -> list[relax.Var]:
         def rows(name: str, channels: int) -> relax.Var:
-            table = p.integers(f"{name}.weight", -127, 127, (50, channels), "int8")
-            factor = p.integers(f"{name}.multiplier", 2**14, 2**15, (1,), "int32")
-            ids = inputs["input_ids"]
-            return p.emit(integer.embedding(ids, table, factor, name=name, shift=14))
+            return p.words(inputs["input_ids"], channels, 14, name)
 
         x = rows("word", CHANNELS)
         y = x if sharing == 1 else rows("other", CHANNELS // sharing)
@@ -47,21 +42,9 @@ def program(bias: bool, short: bool = True, sharing: int = 1, **window: int) -> 
         if bias:
             shape = (2, 2 * POSITIONS - 1)
             terms["bias"] = p.integers("bias", -9000, 9000, shape, "int32")
-        attended = integer.attention(
-            *heads,
-            inputs["attention_mask"],
-            p.parameter("multiplier", factors.multipliers),
-            **terms,
-            name="attended",
-            num_heads=2,
-            softmax="short" if short else "normalised",
-            exponential=(ShortExponential if short else PolynomialExponential).from_scale(2e-4),
-            shift=factors.shift,
-            low=-127,
-            high=127,
-            **window,
-        )
-        y = p.emit(attended)
+        multiplier = p.parameter("multiplier", factors.multipliers)
+        given = {"short": short, "scale": 2e-4, "shift": factors.shift, **terms, **window}
+        y = p.attention("attended", heads, inputs["attention_mask"], multiplier, **given)
         return [p.emit(integer.mask_tokens(y, inputs["attention_mask"], name="out"))]
 
     return small_program(body)

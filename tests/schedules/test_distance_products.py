@@ -16,7 +16,6 @@ from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.types import TensorType
 from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, phases_of
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
-from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.targets import TargetDescription, get_target
 from tests.arm.row_program import RowKernel
 from tests.examples import examples
@@ -43,10 +42,8 @@ def program() -> IntegerProgram:
     """One attention with both terms, whose queries, keys and values are projections."""
 
     def body(p: Any, inputs: Mapping[str, relax.Var]) -> list[relax.Var]:
-        table = p.integers("word.weight", -127, 127, (50, CHANNELS), "int8")
-        factor = p.integers("word.multiplier", 2**14, 2**15, (1,), "int32")
-        call = integer.embedding(inputs["input_ids"], table, factor, name="word", shift=15)
-        x = p.requantise("x", p.emit(call), 1.2, -127, 127, "int8")
+        x = p.words(inputs["input_ids"], CHANNELS, 15)
+        x = p.requantise("x", x, 1.2, -127, 127, "int8")
         parts = {}
         for name in "qkv":
             weight = p.integers(f"{name}.weight", -127, 127, (CHANNELS, CHANNELS), "int8")
@@ -72,20 +69,10 @@ def program() -> IntegerProgram:
             given = {"name": label, "num_heads": HEADS, "shift": 7}
             terms[label] = p.emit(integer.distance_products(parts[name], vectors, **given))
         factors = short_factors(np.full(CHANNELS, 0.008), 2**14, -127, 127)
-        attended = integer.attention(
-            *parts.values(),
-            inputs["attention_mask"],
-            p.parameter("multiplier", factors.multipliers),
-            **terms,
-            name="attended",
-            num_heads=HEADS,
-            softmax="short",
-            exponential=ShortExponential.from_scale(2e-4),
-            shift=factors.shift,
-            low=-127,
-            high=127,
-        )
-        value = p.emit(attended)
+        multiplier = p.parameter("multiplier", factors.multipliers)
+        given = {"heads": HEADS, "scale": 2e-4, "shift": factors.shift, **terms}
+        mask = inputs["attention_mask"]
+        value = p.attention("attended", [*parts.values()], mask, multiplier, **given)
         return [p.emit(integer.mask_tokens(value, inputs["attention_mask"], name="out"))]
 
     return small_program(body)

@@ -15,7 +15,6 @@ from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormConstants
 from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from ibert_tvm.relay_passes.spec.short_requantise import short_factors
-from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.cuda import CUDA_RULES
 from ibert_tvm.schedules.cuda.fallback import FallbackRule
@@ -46,10 +45,8 @@ def program(kind: str) -> IntegerProgram:
     """
 
     def body(p: Any, inputs: Mapping[str, relax.Var]) -> list[relax.Var]:
-        table = p.integers("word.weight", -127, 127, (50, CHANNELS), "int8")
-        factor = p.integers("word.multiplier", 2**14, 2**15, (1,), "int32")
-        call = integer.embedding(inputs["input_ids"], table, factor, name="word", shift=8)
-        x = p.requantise("x", p.emit(call), 1.2, -16383, 16383, "int16")
+        x = p.words(inputs["input_ids"], CHANNELS, 8)
+        x = p.requantise("x", x, 1.2, -16383, 16383, "int16")
         rows = 1 if kind == "short" else HEADS
 
         def constants(name: str, bits: int) -> relax.Var:
@@ -72,19 +69,11 @@ def program(kind: str) -> IntegerProgram:
         both = p.emit(integer.add(a, b, name="both"))
         mask = inputs["attention_mask"]
         factors = short_factors(np.full(CHANNELS, 0.008), 2**14, -127, 127)
-        attended = integer.attention(
-            *(one, each, p.requantise("value", x, 2.0**-7)),
-            mask,
-            p.parameter("multiplier", factors.multipliers),
-            name="attended",
-            num_heads=HEADS,
-            softmax="short",
-            exponential=ShortExponential.from_scale(2e-4),
-            shift=factors.shift,
-            low=-127,
-            high=127,
-        )
-        values = {"attended": p.emit(attended), "both": both}
+        operands = [one, each, p.requantise("value", x, 2.0**-7)]
+        multiplier = p.parameter("multiplier", factors.multipliers)
+        given = {"heads": HEADS, "scale": 2e-4, "shift": factors.shift}
+        values = {"attended": p.attention("attended", operands, mask, multiplier, **given)}
+        values["both"] = both
         return [p.emit(integer.mask_tokens(v, mask, name=f"{n}.out")) for n, v in values.items()]
 
     return small_program(body)
