@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from ibert_tvm.targets.bare_metal.document import DOCUMENT
 from ibert_tvm.targets.bare_metal.options import parse_memory
 from tests.arm.tools import needs
-from tests.commands import Outcome, Refused
+from tests.commands import Ibert, Refused
 from tests.small_package import small_package
 
 
@@ -51,7 +50,7 @@ def test_nothing_else_is_overwritten(
 
 
 def test_a_missing_compiler_names_its_package(
-    ibert: Callable[..., Outcome],
+    ibert: Ibert,
     artefact: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -70,7 +69,7 @@ def test_a_folder_that_cannot_be_made(refused: Refused, artefact: Path, tmp_path
     refused("compile", artefact, "-o", output, "--target", "cortex-m4", "--seq-len", "16")
 
 
-def test_inspect_shows_a_package(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_inspect_shows_a_package(ibert: Ibert, tmp_path: Path) -> None:
     folder = small_package(tmp_path / "package")
     outcome = ibert("inspect", folder)
     assert outcome.code == 0, outcome.stderr
@@ -89,7 +88,7 @@ def test_inspect_shows_a_package(ibert: Callable[..., Outcome], tmp_path: Path) 
 
 
 def test_inspect_refuses_a_package_with_another_document(
-    ibert: Callable[..., Outcome], refused: Refused, tmp_path: Path
+    ibert: Ibert, refused: Refused, tmp_path: Path
 ) -> None:
     folder = small_package(tmp_path / "package", memory=[])
     refused("inspect", folder)

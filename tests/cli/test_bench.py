@@ -8,13 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ibert_tvm.common.file_seal import sealed_bytes
-from tests.commands import Outcome, Refused
+from tests.commands import Ibert, Refused
 from tests.processes import PATIENCE, start_captured, without_progress, without_torch
 from tests.runtime.conftest import TinyModel
 
@@ -27,7 +26,7 @@ _RESULT = {
 }
 
 
-def test_document(ibert: Callable[..., Outcome], library: Path) -> None:
+def test_document(ibert: Ibert, library: Path) -> None:
     outcome = ibert("bench", library, *_QUICK, "--json")
     assert (outcome.code, outcome.stderr) == (0, "")
     document = outcome.document
@@ -53,7 +52,7 @@ def test_document(ibert: Callable[..., Outcome], library: Path) -> None:
 
 @pytest.mark.slow
 def test_work_gives_throughput_and_the_fraction_of_the_ceiling(
-    ibert: Callable[..., Outcome], tmp_path: Path
+    ibert: Ibert, tmp_path: Path
 ) -> None:
     kernel = {"name": "fused", "kind": "linear", "layer": "encoder.layer.0.fc", "macs": 10**6}
     functions = [
@@ -73,9 +72,7 @@ def test_work_gives_throughput_and_the_fraction_of_the_ceiling(
 
 
 @pytest.mark.slow
-def test_padding_makes_the_work_of_layers_uncertain_too(
-    ibert: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_padding_makes_the_work_of_layers_uncertain_too(ibert: Ibert, tmp_path: Path) -> None:
     names = [
         kernel["name"]
         for kernel in ibert(
@@ -99,7 +96,7 @@ def test_padding_makes_the_work_of_layers_uncertain_too(
 
 
 @pytest.mark.slow
-def test_layers_make_up_the_whole(ibert: Callable[..., Outcome], library: Path) -> None:
+def test_layers_make_up_the_whole(ibert: Ibert, library: Path) -> None:
     arguments = ("--batch", "4", "--per-layer", "--json")
     (result,) = ibert("bench", library, *_QUICK, *arguments).document["results"]
     layers = result["layers"]
@@ -115,7 +112,7 @@ def test_layers_make_up_the_whole(ibert: Callable[..., Outcome], library: Path) 
 
 
 @pytest.mark.slow
-def test_tables_for_people(ibert: Callable[..., Outcome], library: Path) -> None:
+def test_tables_for_people(ibert: Ibert, library: Path) -> None:
     outcome = ibert("bench", library, *_QUICK, "--batch", "1", "--seq-len", "8", "--per-layer")
     assert outcome.code == 0
     lines = outcome.stdout.split("\n")
@@ -131,9 +128,7 @@ def test_tables_for_people(ibert: Callable[..., Outcome], library: Path) -> None
 
 
 @pytest.mark.slow
-def test_texts_count_real_tokens(
-    ibert: Callable[..., Outcome], library: Path, tmp_path: Path
-) -> None:
+def test_texts_count_real_tokens(ibert: Ibert, library: Path, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("hello\nhello small\n", encoding="utf-8")
     arguments = ("--texts", file, "--batch", "1", "--seq-len", "8", "--json")
@@ -157,7 +152,7 @@ def test_what_is_not_measured(refused: Refused, library: Path, tmp_path: Path, w
     refused("bench", library, *words.replace("FOLDER", str(tmp_path)).split())
 
 
-def test_truncated_library(ibert: Callable[..., Outcome], library: Path, tmp_path: Path) -> None:
+def test_truncated_library(ibert: Ibert, library: Path, tmp_path: Path) -> None:
     whole = library.read_bytes()
     path = tmp_path / "half.so"
     path.write_bytes(whole[: len(whole) // 2])

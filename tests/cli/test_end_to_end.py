@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 
 import ibert_tvm
 from ibert_tvm.model.artefact import QuantizedModel
-from tests.commands import Outcome, Refused
+from tests.commands import Ibert, Refused
 
 torch = pytest.importorskip("torch", reason="importing a model needs torch")
 transformers = pytest.importorskip("transformers", reason="importing a model needs transformers")
@@ -83,9 +82,7 @@ def compiled(artefact: Path) -> Path:
     return output
 
 
-def test_quantize_says_what_it_did(
-    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
-) -> None:
+def test_quantize_says_what_it_did(ibert: Ibert, source: Path, texts: Path, tmp_path: Path) -> None:
     output = tmp_path / "paper.ibert"
     outcome = ibert(
         "quantize", source, "-o", output, "--calibration", texts, "--preset", "paper",
@@ -117,9 +114,7 @@ def test_quantize_says_what_it_did(
 
 
 @pytest.mark.slow
-def test_texts_and_sequences_are_counted_apart(
-    ibert: Callable[..., Outcome], source: Path, tmp_path: Path
-) -> None:
+def test_texts_and_sequences_are_counted_apart(ibert: Ibert, source: Path, tmp_path: Path) -> None:
     texts = tmp_path / "many.txt"
     texts.write_text("\n".join(f"{text} {count}" for count in range(40) for text in _TEXTS[:4]))
     words = ("quantize", source, "-o", tmp_path / "m.ibert", "--calibration", texts)
@@ -130,7 +125,7 @@ def test_texts_and_sequences_are_counted_apart(
 
 @pytest.mark.slow
 def test_a_table_of_pairs_calibrates_a_model_of_pairs(
-    ibert: Callable[..., Outcome], source: Path, tmp_path: Path
+    ibert: Ibert, source: Path, tmp_path: Path
 ) -> None:
     pairs = [(a, b) for a in _TEXTS[:4] for b in _TEXTS[3:]]
     table = tmp_path / "pairs.csv"
@@ -156,7 +151,7 @@ def test_a_table_of_pairs_calibrates_a_model_of_pairs(
 
 @pytest.mark.slow
 def test_a_search_writes_the_first_recipe_within_the_drop(
-    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+    ibert: Ibert, source: Path, texts: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "found.ibert"
     words = ("quantize", source, "-o", output, "--calibration", texts, "--heldout", texts)
@@ -176,7 +171,7 @@ def test_a_search_writes_the_first_recipe_within_the_drop(
 
 @pytest.mark.slow
 def test_matrices_get_4_bits_as_far_as_bytes_or_a_drop_ask(
-    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+    ibert: Ibert, source: Path, texts: Path, tmp_path: Path
 ) -> None:
     words = ("quantize", source, "-o", tmp_path / "n.ibert", "--calibration", texts, "--json")
     words += ("--seq-len", "16", "--weights")
@@ -192,9 +187,7 @@ def test_matrices_get_4_bits_as_far_as_bytes_or_a_drop_ask(
 
 
 @pytest.mark.slow
-def test_a_search_measures_a_task(
-    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
-) -> None:
+def test_a_search_measures_a_task(ibert: Ibert, source: Path, texts: Path, tmp_path: Path) -> None:
     """Its drop is what `ibert eval --task` says of the model that is found."""
     data = tmp_path / "data.csv"
     rows = [f"{('calm', 'wild')[i % 2]},{text}\n" for i, text in enumerate(_TEXTS)]
@@ -215,7 +208,7 @@ def test_a_search_measures_a_task(
 
 @pytest.mark.slow
 def test_a_search_that_finds_nothing_writes_nothing(
-    ibert: Callable[..., Outcome],
+    ibert: Ibert,
     source: Path,
     texts: Path,
     tmp_path: Path,
@@ -234,7 +227,7 @@ def test_a_search_that_finds_nothing_writes_nothing(
 
 @pytest.mark.slow
 def test_a_search_needs_texts_to_hold_back(
-    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+    ibert: Ibert, source: Path, texts: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "found.ibert"
     words = ("quantize", source, "-o", output, "--calibration", texts, "--max-drop", "0.1")
@@ -245,7 +238,7 @@ def test_a_search_needs_texts_to_hold_back(
 
 @pytest.mark.slow
 def test_fewer_words_through_every_command(
-    ibert: Callable[..., Outcome], source: Path, texts: Path, tmp_path: Path
+    ibert: Ibert, source: Path, texts: Path, tmp_path: Path
 ) -> None:
     corpus, output, library = (tmp_path / name for name in ("c.txt", "few.ibert", "few.so"))
     corpus.write_text("\n".join(_TEXTS[:2]), encoding="utf-8")
@@ -269,7 +262,7 @@ def test_fewer_words_through_every_command(
 
 
 @pytest.mark.slow
-def test_inspect_library(ibert: Callable[..., Outcome], compiled: Path) -> None:
+def test_inspect_library(ibert: Ibert, compiled: Path) -> None:
     document = ibert("inspect", compiled, "--json").document
     shapes = [(f["batch"], f["seq_len"]) for f in document["functions"]]
     assert sorted(shapes) == [(2, 8), (2, 16)]
@@ -286,7 +279,7 @@ def test_every_batch_is_compiled_at_every_length(artefact: Path) -> None:
 
 
 def test_library_equals_the_reference_bit_for_bit(
-    ibert: Callable[..., Outcome], artefact: Path, compiled: Path, texts: Path, tmp_path: Path
+    ibert: Ibert, artefact: Path, compiled: Path, texts: Path, tmp_path: Path
 ) -> None:
     from ibert_tvm import QuantizedModel
     from ibert_tvm.evaluation.evaluate import evaluate_integers
@@ -306,7 +299,7 @@ def test_library_equals_the_reference_bit_for_bit(
 
 @pytest.mark.slow
 def test_eval_of_the_artefact_and_of_the_library(
-    ibert: Callable[..., Outcome], artefact: Path, compiled: Path, source: Path, texts: Path
+    ibert: Ibert, artefact: Path, compiled: Path, source: Path, texts: Path
 ) -> None:
     common = ("--against", source, "--text", texts, "--seq-len", "16", "--json")
     reference = ibert("eval", artefact, *common)
@@ -328,9 +321,7 @@ def test_eval_of_the_artefact_and_of_the_library(
 
 
 @pytest.mark.slow
-def test_eval_of_a_task(
-    ibert: Callable[..., Outcome], compiled: Path, source: Path, tmp_path: Path
-) -> None:
+def test_eval_of_a_task(ibert: Ibert, compiled: Path, source: Path, tmp_path: Path) -> None:
     """Labels are what the float model says of half of the texts, so that it is right there."""
     from ibert_tvm import load
     from ibert_tvm.model.tokenization import Tokenizer, tokenizer_files
@@ -356,9 +347,7 @@ def test_eval_of_a_task(
 
 
 @pytest.mark.slow
-def test_eval_says_why(
-    ibert: Callable[..., Outcome], artefact: Path, source: Path, texts: Path
-) -> None:
+def test_eval_says_why(ibert: Ibert, artefact: Path, source: Path, texts: Path) -> None:
     common = ("--against", source, "--text", texts, "--seq-len", "16", "--limit", "2")
     outcome = ibert("eval", artefact, *common, "--why", "--json")
     assert outcome.code == 0, outcome.stderr
@@ -374,7 +363,7 @@ def test_eval_says_why(
 
 @pytest.mark.slow
 def test_compile_quantises_a_model_folder_on_the_way(
-    ibert: Callable[..., Outcome], source: Path, tmp_path: Path
+    ibert: Ibert, source: Path, tmp_path: Path
 ) -> None:
     direct, folder, after = tmp_path / "direct.so", tmp_path / "m.ibert", tmp_path / "after.so"
     outcome = ibert("compile", source, "-o", direct, "--seq-len", "8", "--json")
@@ -408,7 +397,7 @@ def test_compile_refuses_sizes_of_a_model_folder_before_it_quantises(
 
 
 @pytest.mark.slow
-def test_dump_ir(ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path) -> None:
+def test_dump_ir(ibert: Ibert, artefact: Path, tmp_path: Path) -> None:
     outcome = ibert(
         "compile", artefact, "-o", tmp_path / "m.so", "--seq-len", "8",
         "--dump-ir", tmp_path / "ir", "--json",

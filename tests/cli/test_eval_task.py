@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ibert_tvm.tasks import TASKS, MetricResult, integer_side
-from tests.commands import Outcome, Refused
+from tests.commands import Ibert, Refused
 from tests.encoder.small_encoders import WORDS, tiny
 
-Ibert = Callable[..., Outcome]
+Ibert = Ibert
 
 
 @pytest.fixture(scope="module")

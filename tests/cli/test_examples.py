@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import re
 import shlex
-from collections.abc import Callable
 
 import pytest
 import typer
 
 from ibert_tvm.cli.app import NAMES, application
 from ibert_tvm.cli.signature import examples
-from tests.commands import Outcome
+from tests.commands import Ibert
 
 _GROUP = typer.main.get_command(application())
 
@@ -20,7 +19,7 @@ _GROUP = typer.main.get_command(application())
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("command", NAMES)
 def test_examples_parse_and_are_shown_on_one_line(
-    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch, command: str
+    ibert: Ibert, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = examples(importlib.import_module(f"ibert_tvm.cli.{command}").command)
@@ -34,7 +33,7 @@ def test_examples_parse_and_are_shown_on_one_line(
     assert [line for line in shown if line in lines] == lines
 
 
-def test_help_has_panels_and_no_type_beside_flags(ibert: Callable[..., Outcome]) -> None:
+def test_help_has_panels_and_no_type_beside_flags(ibert: Ibert) -> None:
     shown = ibert("quantize", "--help").stdout
     panels = re.findall(r"╭─ ([-\w ]+) ─", shown)
     grouped = ["Import", "Size", "With --max-drop or --vocabulary", "Task", "Less common"]

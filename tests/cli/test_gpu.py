@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.arm.tools import needs
-from tests.commands import Outcome, Refused
+from tests.commands import Ibert, Refused
 from tests.cuda.gpu_library import TinyGpuModel
 from tests.cuda.stand_in_gpu import load
 from tests.report.pages import Page, resolve, says
@@ -28,9 +27,7 @@ def gpu_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("options", [(), ("--device", "cuda"), ("--device", "cuda:0")])
-def test_run(
-    ibert: Callable[..., Outcome], library: Path, gpu_library: Path, options: tuple[str, ...]
-) -> None:
+def test_run(ibert: Ibert, library: Path, gpu_library: Path, options: tuple[str, ...]) -> None:
     words = ("--text", "hello world", "--text", "big", "--integers", "--json")
     outcome = ibert("run", gpu_library, *words, *options)
     assert (outcome.code, outcome.stderr) == (0, "")
@@ -41,7 +38,7 @@ def test_run(
 
 
 @pytest.mark.slow
-def test_bench(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
+def test_bench(ibert: Ibert, gpu_library: Path) -> None:
     outcome = ibert("bench", gpu_library, *_QUICK, "--per-layer", "--json")
     assert (outcome.code, outcome.stderr) == (0, "")
     document = outcome.document
@@ -64,7 +61,7 @@ def test_bench(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bench_for_people(ibert: Callable[..., Outcome], gpu_library: Path) -> None:
+def test_bench_for_people(ibert: Ibert, gpu_library: Path) -> None:
     outcome = ibert("bench", gpu_library, *_QUICK, "--batch", "4", "--per-layer")
     assert outcome.code == 0
     first, header = outcome.stdout.splitlines()[:2]
@@ -76,7 +73,7 @@ def test_bench_for_people(ibert: Callable[..., Outcome], gpu_library: Path) -> N
     assert "\n4x8, by kind of kernel\n" in outcome.stdout
 
 
-def test_inspect(ibert: Callable[..., Outcome], library: Path, gpu_library: Path) -> None:
+def test_inspect(ibert: Ibert, library: Path, gpu_library: Path) -> None:
     document = ibert("inspect", gpu_library, "--json").document
     assert (document["device"], document["architectures"]) == ("cuda", ["sm_75"])
     lines = [line.split() for line in ibert("inspect", gpu_library).stdout.splitlines()]
@@ -118,7 +115,7 @@ def test_unknown_devices(refused: Refused, gpu_library: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_page(ibert: Callable[..., Outcome], gpu_library: Path, tmp_path: Path) -> None:
+def test_a_page(ibert: Ibert, gpu_library: Path, tmp_path: Path) -> None:
     pytest.importorskip("jinja2", reason="the page needs the extra report")
     page = tmp_path / "page.html"
     made = ibert("report", gpu_library, "-o", page, "--seconds", "0", "--json")
@@ -140,9 +137,7 @@ def test_a_device_for_a_quantised_model(refused: Refused, tmp_path: Path) -> Non
     refused("eval", tmp_path, "--against", tmp_path, "--device", "cuda")
 
 
-def test_outputs_go_to_a_file(
-    ibert: Callable[..., Outcome], gpu_library: Path, tmp_path: Path
-) -> None:
+def test_outputs_go_to_a_file(ibert: Ibert, gpu_library: Path, tmp_path: Path) -> None:
     ids = np.array([[4, 5, 6, 7], [5, 6, 0, 0]], np.int32)
     mask = np.array([[1, 1, 1, 1], [1, 1, 0, 0]], np.int32)
     np.savez(tmp_path / "in.npz", input_ids=ids, attention_mask=mask)

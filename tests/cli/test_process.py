@@ -19,7 +19,7 @@ from ibert_tvm.cli import process
 from ibert_tvm.cli.result import CommandResult
 from ibert_tvm.cli.tables import Table
 from ibert_tvm.common.errors import UsageError
-from tests.commands import Outcome
+from tests.commands import Ibert
 from tests.processes import PATIENCE, start_captured
 
 _MODULES = (
@@ -100,7 +100,7 @@ def test_every_public_name_resolves() -> None:
     assert [name for name in ibert_tvm.__all__ if not hasattr(ibert_tvm, name)] == []
 
 
-def test_help_lists_the_commands(ibert: Callable[..., Outcome]) -> None:
+def test_help_lists_the_commands(ibert: Ibert) -> None:
     outcome = ibert("--help")
     assert outcome.code == 0
     for name in (
@@ -118,14 +118,14 @@ def test_help_lists_the_commands(ibert: Callable[..., Outcome]) -> None:
         assert f" {name} " in outcome.stdout
 
 
-def test_version(ibert: Callable[..., Outcome]) -> None:
+def test_version(ibert: Ibert) -> None:
     import ibert_tvm
 
     outcome = ibert("--version")
     assert (outcome.code, outcome.stdout) == (0, f"ibert_tvm {ibert_tvm.__version__}\n")
 
 
-def test_unknown_command(ibert: Callable[..., Outcome]) -> None:
+def test_unknown_command(ibert: Ibert) -> None:
     outcome = ibert("quantise")
     assert outcome.code == 2
     assert outcome.stdout == ""
@@ -133,7 +133,7 @@ def test_unknown_command(ibert: Callable[..., Outcome]) -> None:
     assert outcome.stderr.endswith("  what to do: see `ibert --help`\n")
 
 
-def test_missing_option_is_json_too(ibert: Callable[..., Outcome]) -> None:
+def test_missing_option_is_json_too(ibert: Ibert) -> None:
     outcome = ibert("compile", "a.ibert", "--json")
     assert outcome.code == 2
     assert outcome.error["kind"] == "UsageError"
@@ -152,7 +152,7 @@ def _replace_targets(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -
 
 
 def test_stdout_is_one_document_whatever_libraries_print(
-    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    ibert: Ibert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def chatter() -> None:
         print("a library greets")
@@ -165,9 +165,7 @@ def test_stdout_is_one_document_whatever_libraries_print(
     assert "a C library greets" in outcome.stderr
 
 
-def test_ctrl_c_ends_with_130(
-    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_with_130(ibert: Ibert, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -177,7 +175,7 @@ def test_ctrl_c_ends_with_130(
 
 
 def test_an_interrupt_that_arrives_as_another_exception_is_one(
-    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    ibert: Ibert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a signal arrives while TVM runs a Python callback."""
 
@@ -193,9 +191,7 @@ def test_an_interrupt_that_arrives_as_another_exception_is_one(
     assert (outcome.code, outcome.stdout, outcome.stderr) == (130, "", "error: interrupted\n")
 
 
-def test_defects_are_reported_as_such(
-    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_defects_are_reported_as_such(ibert: Ibert, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise ZeroDivisionError("by nothing")
 
@@ -210,7 +206,7 @@ def test_defects_are_reported_as_such(
 
 
 def test_what_comes_with_a_model_cannot_command_a_terminal(
-    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    ibert: Ibert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither in results and tables, nor in errors, logs and tracebacks."""
     hostile = "\x1b[2J\x9b1A\u202efdp\rlabel"
@@ -273,7 +269,7 @@ def test_a_reader_that_leaves_is_not_an_error() -> None:
 
 
 def test_result_is_rendered_only_without_json(
-    ibert: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+    ibert: Ibert, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> CommandResult:
         raise AssertionError

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ibert_tvm.report.page import without_folders
-from tests.commands import Outcome, Refused
+from tests.commands import Ibert, Refused
 from tests.encoder.small_encoders import bert, save_bert
 from tests.report.pages import Page, resolve, says
 
@@ -36,7 +35,7 @@ def _stable(document: dict[str, Any], *without: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_the_pages_numbers_are_those_of_the_commands(
-    ibert: Callable[..., Outcome], model: Path, monkeypatch: pytest.MonkeyPatch
+    ibert: Ibert, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ibert_tvm.frontend as frontend
 
@@ -84,7 +83,7 @@ def test_the_pages_numbers_are_those_of_the_commands(
 
 @pytest.mark.slow
 def test_a_library_is_measured_and_what_is_missing_says_why(
-    ibert: Callable[..., Outcome], library: Path, tmp_path: Path
+    ibert: Ibert, library: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "page.html"
     made = ibert("report", library, "-o", page, "--seconds", "0", "--json")
@@ -109,7 +108,7 @@ def test_a_library_is_measured_and_what_is_missing_says_why(
 
 @pytest.mark.slow
 def test_a_certificate_is_that_of_the_artefact_or_not_shown(
-    ibert: Callable[..., Outcome], refused: Refused, model: Path, tmp_path: Path
+    ibert: Ibert, refused: Refused, model: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "a.ibert"
     shutil.copytree(model, folder)
@@ -141,7 +140,7 @@ def test_a_certificate_is_that_of_the_artefact_or_not_shown(
     refused(*words, certificate)
 
 
-def test_the_graph_alone(ibert: Callable[..., Outcome], model: Path, tmp_path: Path) -> None:
+def test_the_graph_alone(ibert: Ibert, model: Path, tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx", reason="the file needs the extra onnx")
     file = tmp_path / "graph.onnx"
     made = ibert("report", model, "--graph", file, "--json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 from ibert_tvm import Encoder
 from ibert_tvm.common.errors import OutputError
-from tests.commands import Outcome, Refused
+from tests.commands import Ibert, Refused
 from tests.encoder.small_encoders import tiny
 from tests.runtime.conftest import VOCABULARY, TinyModel
 from tests.snapshots import Messages
@@ -27,9 +26,7 @@ def inputs(tmp_path: Path) -> Path:
     return path
 
 
-def test_texts_and_token_ids_give_the_same(
-    ibert: Callable[..., Outcome], library: Path, inputs: Path
-) -> None:
+def test_texts_and_token_ids_give_the_same(ibert: Ibert, library: Path, inputs: Path) -> None:
     by_text = ibert("run", library, "--text", "hello small world", "--text", "big", "--json")
     by_ids = ibert("run", library, "--inputs", inputs, "--json")
     assert by_text.code == by_ids.code == 0
@@ -40,7 +37,7 @@ def test_texts_and_token_ids_give_the_same(
     np.testing.assert_array_equal(output["values"], expected["embedding"] * 0.25)
 
 
-def test_texts_from_a_file(ibert: Callable[..., Outcome], library: Path, tmp_path: Path) -> None:
+def test_texts_from_a_file(ibert: Ibert, library: Path, tmp_path: Path) -> None:
     file = tmp_path / "texts.txt"
     file.write_text("hello small world\n\n  \nbig\n", encoding="utf-8")
     from_file = ibert("run", library, "--texts", file, "--json")
@@ -50,9 +47,7 @@ def test_texts_from_a_file(ibert: Callable[..., Outcome], library: Path, tmp_pat
     )
 
 
-def test_outputs_go_to_a_file(
-    ibert: Callable[..., Outcome], library: Path, inputs: Path, tmp_path: Path
-) -> None:
+def test_outputs_go_to_a_file(ibert: Ibert, library: Path, inputs: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.npz"
     outcome = ibert("run", library, "--inputs", inputs, "-o", output, "--integers", "--json")
     assert outcome.document["written"] == str(output)
@@ -89,7 +84,7 @@ def test_a_file_for_one_array(refused: Refused, library: Path, tmp_path: Path) -
     refused("run", library, "--text", "big", "-o", tmp_path / "v.npy")
 
 
-def test_output_for_people(ibert: Callable[..., Outcome], library: Path) -> None:
+def test_output_for_people(ibert: Ibert, library: Path) -> None:
     outcome = ibert("run", library, "--text", "big", "--integers", "--threads", "1")
     ids = np.array([[2, 7, 3]])
     expected = TinyModel().reference(ids, np.ones_like(ids), np.zeros_like(ids))["embedding"]
@@ -98,9 +93,7 @@ def test_output_for_people(ibert: Callable[..., Outcome], library: Path) -> None
     assert np.array2string(expected) in outcome.stdout
 
 
-def test_scores_and_entities_are_those_of_the_encoder(
-    ibert: Callable[..., Outcome], tmp_path: Path
-) -> None:
+def test_scores_and_entities_are_those_of_the_encoder(ibert: Ibert, tmp_path: Path) -> None:
     path = tiny("classes").build(tmp_path / "classes.so")
     outcome = ibert("run", path, "--text", "big world", "--text", "small", "--json")
     with Encoder(path) as encoder:
@@ -118,7 +111,7 @@ def test_scores_and_entities_are_those_of_the_encoder(
         assert found == encoder.tag(["small big world"])
 
 
-def test_truncation_is_a_warning_on_stderr(ibert: Callable[..., Outcome], library: Path) -> None:
+def test_truncation_is_a_warning_on_stderr(ibert: Ibert, library: Path) -> None:
     outcome = ibert("run", library, "--text", "big " * 40, "--json")
     assert outcome.code == 0
     assert outcome.document["outputs"]["hidden"]["shape"] == [1, 16, 4]
@@ -128,7 +121,7 @@ def test_truncation_is_a_warning_on_stderr(ibert: Callable[..., Outcome], librar
     )
 
 
-def test_inspect_for_people(ibert: Callable[..., Outcome], library: Path) -> None:
+def test_inspect_for_people(ibert: Ibert, library: Path) -> None:
     outcome = ibert("inspect", library)
     assert outcome.code == 0
     lines = {line.split("  ")[0].strip(): line for line in outcome.stdout.splitlines()}
@@ -140,7 +133,7 @@ def test_inspect_for_people(ibert: Callable[..., Outcome], library: Path) -> Non
     assert "table: int8 [8, 4]" in ibert("inspect", library, "-v").stdout
 
 
-def test_inspect_as_json(ibert: Callable[..., Outcome], library: Path) -> None:
+def test_inspect_as_json(ibert: Ibert, library: Path) -> None:
     document = ibert("inspect", library, "--json").document
     assert document["kind"] == "compiled library"
     assert document["bytes"] == library.stat().st_size
@@ -175,7 +168,7 @@ def test_what_cannot_be_run_or_inspected(
     refused(*given)
 
 
-def test_an_error_as_json(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_an_error_as_json(ibert: Ibert, tmp_path: Path) -> None:
     path = tmp_path / "no.so"
     outcome = ibert("run", path, "--text", "big", "--json")
     assert outcome.code == 3

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ibert_tvm.cli.tables import Table, record_table, width
 from ibert_tvm.common.terminal import printable
-from tests.commands import Outcome
+from tests.commands import Ibert
 
 _LONG = "bert.encoder.layer.0.attention.self.query"
 
@@ -57,7 +56,7 @@ def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, expected: int) -> 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("columns", ["80", "132"])
 def test_commands_fit(
-    ibert: Callable[..., Outcome],
+    ibert: Ibert,
     monkeypatch: pytest.MonkeyPatch,
     library: Path,
     columns: str,

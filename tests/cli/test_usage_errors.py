@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from ibert_tvm.cli import options
 from ibert_tvm.relay_passes.quantization_table import PRESETS
 from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
-from tests.commands import Outcome, Refused
+from tests.commands import Ibert, Refused
 from tests.runtime.conftest import TinyModel
 
 
@@ -47,9 +46,7 @@ def test_an_unknown_target_is_told_before_anything_of_the_model(
 @pytest.mark.representatives(4)
 @pytest.mark.parametrize("value", ["", "0", "-3", "12,", "a", "1.5", "8,x", "99999999", "٣"])
 @pytest.mark.parametrize("option", ["--seq-len", "--batch"])
-def test_bad_sizes(
-    ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path, option: str, value: str
-) -> None:
+def test_bad_sizes(ibert: Ibert, artefact: Path, tmp_path: Path, option: str, value: str) -> None:
     outcome = ibert("compile", artefact, "-o", tmp_path / "m.so", f"{option}={value}")
     words = [word.strip() for word in value.split(",")]
     bad = next(w for w in words if not (w.isascii() and w.isdigit() and 0 < int(w) <= 65536))
@@ -174,7 +171,7 @@ def test_what_is_not_ours_is_not_replaced(
 
 
 def test_a_certificate_lies_beside_its_artefact_and_replaces_an_earlier_one(
-    ibert: Callable[..., Outcome], artefact: Path, tmp_path: Path
+    ibert: Ibert, artefact: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "own.ibert"
     shutil.copytree(artefact, own)

@@ -23,7 +23,7 @@ from ibert_tvm.frontend.sources import (
     source_of,
     unregister_source,
 )
-from tests.commands import Outcome
+from tests.commands import Ibert
 from tests.frontend.relax_models import VOCABULARY, canonical_of
 from tests.snapshots import Messages
 
@@ -149,7 +149,7 @@ def toy(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_new_source_is_one_record(
     toy: Path,
-    ibert_command: Callable[..., Outcome],
+    ibert_command: Ibert,
     monkeypatch: pytest.MonkeyPatch,
     messages: Messages,
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import transformers
 import ibert_tvm as ibert
 from ibert_tvm.model import heads
 from ibert_tvm.model.heads import HEADS, Head, OnnxOutput, Returned, head_of_class
-from tests.commands import Outcome
+from tests.commands import Ibert
 from tests.runtime.conftest import VOCABULARY
 
 TOY = Head(
@@ -72,15 +72,13 @@ def test_a_new_head_is_one_record(toy: Head, folder: Path, tmp_path: Path) -> No
 
 
 def test_the_command_line_knows_it(
-    toy: Head, folder: Path, tmp_path: Path, ibert_command: Callable[..., Outcome]
+    toy: Head, folder: Path, tmp_path: Path, ibert_command: Ibert
 ) -> None:
     outcome = ibert_command("inspect", folder, "--head", "next_sentence", "--json")
     assert (outcome.code, outcome.document["info"]["head"]) == (0, "next_sentence")
 
 
-def test_the_command_line_refuses_others(
-    folder: Path, ibert_command: Callable[..., Outcome]
-) -> None:
+def test_the_command_line_refuses_others(folder: Path, ibert_command: Ibert) -> None:
     outcome = ibert_command("inspect", folder, "--head", "next_sentence")
     assert outcome.code == 2
     named = ", ".join(HEADS)

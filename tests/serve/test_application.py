@@ -46,10 +46,12 @@ def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Encoder]:
 
 
 Run = Callable[[Callable[[Any], Awaitable[None]]], None]
+Served = Callable[..., Run]
+Encoders = dict[str, Encoder]
 
 
 @pytest.fixture
-def served(encoders: dict[str, Encoder]) -> Iterator[Callable[..., Run]]:
+def served(encoders: Encoders) -> Iterator[Served]:
     """Run a coroutine with a client of an application that has some limits."""
     import httpx
 
@@ -85,9 +87,7 @@ def vectors_of(answer: Any) -> np.ndarray:
     return np.array(rows, dtype=np.float32)
 
 
-def test_embeddings_are_the_librarys(
-    served: Callable[..., Run], encoders: dict[str, Encoder]
-) -> None:
+def test_embeddings_are_the_librarys(served: Served, encoders: Encoders) -> None:
     texts = texts_of(20, 12)
     expected = encoders["embedding"].encode(texts)
 
@@ -114,9 +114,7 @@ def test_embeddings_are_the_librarys(
     served()(use)
 
 
-def test_token_ids_are_computed_as_they_are(
-    served: Callable[..., Run], encoders: dict[str, Encoder]
-) -> None:
+def test_token_ids_are_computed_as_they_are(served: Served, encoders: Encoders) -> None:
     texts, encoder = texts_of(5, 12), encoders["embedding"]
     batch = encoder.tokenizer.encode(texts, 16, allow_empty=True)
     ids = [
@@ -135,9 +133,7 @@ def test_token_ids_are_computed_as_they_are(
     served()(use)
 
 
-def test_every_answer_says_what_library_it_is_of(
-    served: Callable[..., Run], encoders: dict[str, Encoder]
-) -> None:
+def test_every_answer_says_what_library_it_is_of(served: Served, encoders: Encoders) -> None:
     from ibert_tvm.serve.application import create_application
 
     ranked = {"query": "big", "documents": ["small"]}
@@ -182,9 +178,7 @@ _GARBAGE = {
     ("path", "field"),
     [("/v1/embeddings", "input"), ("/rerank", "documents"), ("/classify", "inputs")],
 )
-def test_a_large_body_is_refused_at_once(
-    served: Callable[..., Run], path: str, field: str, kind: str
-) -> None:
+def test_a_large_body_is_refused_at_once(served: Served, path: str, field: str, kind: str) -> None:
     content = b'{"query": "a", "%s": [%s]}' % (field.encode(), _GARBAGE[kind])
 
     async def use(client: Any) -> None:
@@ -197,9 +191,7 @@ def test_a_large_body_is_refused_at_once(
     served()(use)
 
 
-def test_rerank_and_classify_are_the_librarys(
-    served: Callable[..., Run], encoders: dict[str, Encoder]
-) -> None:
+def test_rerank_and_classify_are_the_librarys(served: Served, encoders: Encoders) -> None:
     documents = ["big", "hello world", "small small", "hello", "big"]
 
     async def use(client: Any) -> None:
@@ -233,7 +225,7 @@ def test_rerank_and_classify_are_the_librarys(
 
 
 def test_a_wrong_method_and_a_wrong_type_are_refused_as_documented(
-    served: Callable[..., Run],
+    served: Served,
 ) -> None:
     async def use(client: Any) -> None:
         answer = await client.get("/rerank")
@@ -248,7 +240,7 @@ def test_a_wrong_method_and_a_wrong_type_are_refused_as_documented(
 
 
 def test_answers_follow_the_sources_settings(
-    served: Callable[..., Run], encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch
+    served: Served, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = encoders["embedding"].encode(["big"])
     stated = {
@@ -274,7 +266,7 @@ def test_answers_follow_the_sources_settings(
 
 
 def test_many_requests_share_batches_and_nobody_gets_anothers_answer(
-    served: Callable[..., Run], encoders: dict[str, Encoder]
+    served: Served, encoders: Encoders
 ) -> None:
     texts = [texts_of(count, 12)[: count % 5 + 1] for count in range(1, 41)]
 
@@ -304,7 +296,7 @@ class Held:
 
 
 @pytest.fixture
-def held(encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+def held(encoders: Encoders, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     """The embedding model computes nothing until it may go on."""
     library, held = encoders["embedding"].library, Held()
     run = library.run_tokens
@@ -320,7 +312,7 @@ def held(encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def test_a_flood_is_turned_away_and_the_rest_is_answered(
-    served: Callable[..., Run], encoders: dict[str, Encoder], held: Held
+    served: Served, encoders: Encoders, held: Held
 ) -> None:
     async def use(client: Any) -> None:
         def ask() -> asyncio.Task[Any]:
@@ -349,7 +341,7 @@ def test_a_flood_is_turned_away_and_the_rest_is_answered(
 
 
 def test_requests_at_a_time_are_limited_but_not_the_question_for_health(
-    served: Callable[..., Run], held: Held
+    served: Served, held: Held
 ) -> None:
     async def use(client: Any) -> None:
         first = [
@@ -373,7 +365,7 @@ def test_requests_at_a_time_are_limited_but_not_the_question_for_health(
 
 
 def test_a_request_that_takes_too_long_is_given_up_and_not_computed(
-    served: Callable[..., Run], encoders: dict[str, Encoder], held: Held
+    served: Served, encoders: Encoders, held: Held
 ) -> None:
     async def use(client: Any) -> None:
         answers = await asyncio.gather(
@@ -432,7 +424,7 @@ def test_a_request_that_takes_too_long_is_given_up_and_not_computed(
     ],
 )
 def test_what_cannot_be_answered(
-    served: Callable[..., Run], path: str, request_: Any, status: int, message: str
+    served: Served, path: str, request_: Any, status: int, message: str
 ) -> None:
     async def use(client: Any) -> None:
         answer = await client.post(path, json=request_)
@@ -442,7 +434,7 @@ def test_what_cannot_be_answered(
     served(texts=8, queue_tokens=64)(use)
 
 
-def test_half_a_surrogate_pair_is_the_fault_of_the_request(served: Callable[..., Run]) -> None:
+def test_half_a_surrogate_pair_is_the_fault_of_the_request(served: Served) -> None:
     async def use(client: Any) -> None:
         content = b'{"input": ["fine", "Hello \\ud83d"]}'
         answer = await client.post("/v1/embeddings", content=content, headers=_JSON)
@@ -452,7 +444,7 @@ def test_half_a_surrogate_pair_is_the_fault_of_the_request(served: Callable[...,
     served()(use)
 
 
-def test_what_is_no_document_or_too_large(served: Callable[..., Run]) -> None:
+def test_what_is_no_document_or_too_large(served: Served) -> None:
     async def stream() -> Any:
         for _ in range(40):
             yield b"a" * 64
@@ -469,7 +461,7 @@ def test_what_is_no_document_or_too_large(served: Callable[..., Run]) -> None:
     served(body_bytes=1000)(use)
 
 
-def test_a_key_is_asked_for(served: Callable[..., Run]) -> None:
+def test_a_key_is_asked_for(served: Served) -> None:
     async def use(client: Any) -> None:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
             answer = await client.post("/v1/embeddings", json={"input": "a"}, headers=headers)
@@ -485,7 +477,7 @@ def test_a_key_is_asked_for(served: Callable[..., Run]) -> None:
 
 
 def test_a_defect_is_answered_and_told_to_nobody(
-    served: Callable[..., Run], encoders: dict[str, Encoder], monkeypatch: pytest.MonkeyPatch
+    served: Served, encoders: Encoders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def use(client: Any) -> None:
         with monkeypatch.context() as patch:
@@ -500,7 +492,7 @@ def test_a_defect_is_answered_and_told_to_nobody(
     served()(use)
 
 
-def test_models_are_listed(served: Callable[..., Run]) -> None:
+def test_models_are_listed(served: Served) -> None:
     async def use(client: Any) -> None:
         listed = (await client.get("/v1/models")).json()["data"]
         assert [(m["id"], m["methods"]) for m in listed] == [
@@ -512,9 +504,7 @@ def test_models_are_listed(served: Callable[..., Run]) -> None:
     served()(use)
 
 
-def test_dimensions_cut_vectors_to_unit_length(
-    served: Callable[..., Run], encoders: dict[str, Encoder]
-) -> None:
+def test_dimensions_cut_vectors_to_unit_length(served: Served, encoders: Encoders) -> None:
     texts = texts_of(5, 12)
     first = encoders["embedding"].encode(texts)[:, :2]
 
@@ -534,7 +524,7 @@ _RECORDED = json.loads(Path(__file__).with_name("clients.json").read_text(encodi
     "sent", _RECORDED, ids=[f"{sent['client']}, {sent['call']}" for sent in _RECORDED]
 )
 def test_what_clients_send_is_answered(
-    served: Callable[..., Run], encoders: dict[str, Encoder], sent: dict[str, Any]
+    served: Served, encoders: Encoders, sent: dict[str, Any]
 ) -> None:
     asked = json.loads(sent["body"])
 
@@ -576,7 +566,7 @@ def test_what_clients_send_is_answered(
 
 @pytest.mark.parametrize("stated", [None, "text/plain; charset=utf-8"])
 def test_a_body_that_is_not_said_to_be_json(
-    served: Callable[..., Run], messages: Messages, stated: str | None
+    served: Served, messages: Messages, stated: str | None
 ) -> None:
     async def use(client: Any) -> None:
         headers = {} if stated is None else {"content-type": stated}
@@ -588,7 +578,7 @@ def test_a_body_that_is_not_said_to_be_json(
     served()(use)
 
 
-def test_the_page_of_documents_needs_neither_key_nor_network(served: Callable[..., Run]) -> None:
+def test_the_page_of_documents_needs_neither_key_nor_network(served: Served) -> None:
     async def use(client: Any) -> None:
         page = (await client.get("/docs")).text
         assert re.findall(r"(?:src|href|action)=|url\(|@import|https?://", page) == []

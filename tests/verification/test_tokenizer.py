@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ibert_tvm.verification import verify
 from ibert_tvm.verification.certificate import Check
 from ibert_tvm.verification.checks import check_tokenizer
 from tests.artefact.conftest import make_quantized
-from tests.commands import Outcome
+from tests.commands import Ibert
 from tests.runtime.conftest import VOCABULARY
 
 
@@ -67,7 +67,7 @@ def test_other_settings_are_named(settings: str, name: str) -> None:
     assert any(line.startswith(name) for line in checked(model, files).findings)
 
 
-def test_inspect_shows_the_digest(ibert: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_inspect_shows_the_digest(ibert: Ibert, tmp_path: Path) -> None:
     model = make_quantized()
     said = {**model.info.tokenizer_behaviour, "compared_with": "transformers 5"}
     folder = replace(model, info=replace(model.info, tokenizer_behaviour=said))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from tests.commands import Outcome
+from tests.commands import Ibert
 
 from .graphs import VOCABULARY, Graph
 
@@ -41,7 +40,7 @@ def tokenizer(tmp_path) -> Path:
     return folder
 
 
-Command = Callable[..., Outcome]
+Command = Ibert
 
 
 DIFFERENCE = re.compile(r"(?<=difference from the source )\S+")

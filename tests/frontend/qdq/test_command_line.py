@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.commands import Outcome
+from tests.commands import Ibert
 from tests.frontend.qdq.encoder import batches, encoder, quantize
 from tests.frontend.qdq.variants import VARIANTS
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory) -> Path:
     return path
 
 
-Command = Callable[..., Outcome]
+Command = Ibert
 
 
 def shown(text: str) -> str:

@@ -29,9 +29,10 @@ DOCUMENTATION = Path(__file__).parents[3] / "docs" / "c-api.md"
 FLAGS = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-I.")
 IDS = np.array([[2, 5, 3, 6, 7, 1, 0, 0]], np.int32)
 MASK = np.array([[1, 1, 1, 1, 1, 1, 0, 0]], np.int32)
+Models = dict[str, tuple[QuantizedModel, CompiledModel]]
 
 
-def _models() -> dict[str, tuple[QuantizedModel, CompiledModel]]:
+def _models() -> Models:
     """Two models of the same sizes and other weights."""
     one = make_quantized()
     table = np.roll(one.parameters["emb.weight"], 3)
@@ -43,7 +44,7 @@ def _models() -> dict[str, tuple[QuantizedModel, CompiledModel]]:
 
 
 @pytest.fixture(scope="module")
-def models() -> dict[str, tuple[QuantizedModel, CompiledModel]]:
+def models() -> Models:
     return _models()
 
 
@@ -155,7 +156,7 @@ Form = Callable[[CompiledModel, Path], list[str]]
     ids=["static", "shared", "mixed"],
 )
 def test_two_models_in_one_program(
-    models: dict[str, tuple[QuantizedModel, CompiledModel]],
+    models: Models,
     tmp_path: Path,
     first: Form,
     second: Form,
@@ -175,9 +176,7 @@ def test_two_models_in_one_program(
     assert found["first"] != found["second_model"]
 
 
-def test_the_header_of_another_model_is_refused(
-    models: dict[str, tuple[QuantizedModel, CompiledModel]], tmp_path: Path
-) -> None:
+def test_the_header_of_another_model_is_refused(models: Models, tmp_path: Path) -> None:
     """The same sizes and names, other weights: only the fingerprints tell them apart."""
     model, compiled = models["first"]
     other, _ = models["second_model"]
@@ -193,9 +192,7 @@ def test_the_header_of_another_model_is_refused(
     assert (done.returncode, done.stdout) == (14, b"")
 
 
-def test_contexts_of_another_model_are_refused(
-    models: dict[str, tuple[QuantizedModel, CompiledModel]], tmp_path: Path
-) -> None:
+def test_contexts_of_another_model_are_refused(models: Models, tmp_path: Path) -> None:
     linked = [word for _, compiled in models.values() for word in _shared(compiled, tmp_path)]
     (tmp_path / "main.c").write_text(
         '#include "first_model.h"\n#include "second_model_model.h"\n'
@@ -213,9 +210,7 @@ def test_contexts_of_another_model_are_refused(
     assert subprocess.run(["./main"], cwd=tmp_path, check=False).returncode == 3
 
 
-def test_libraries_of_any_prefix_run_from_python(
-    models: dict[str, tuple[QuantizedModel, CompiledModel]], tmp_path: Path
-) -> None:
+def test_libraries_of_any_prefix_run_from_python(models: Models, tmp_path: Path) -> None:
     for prefix, (model, compiled) in models.items():
         path = compiled.export(tmp_path / f"{prefix}.so")
         assert read_metadata(path).prefix == prefix
@@ -224,7 +219,7 @@ def test_libraries_of_any_prefix_run_from_python(
 
 
 def test_only_names_of_c_are_prefixes(
-    models: dict[str, tuple[QuantizedModel, CompiledModel]],
+    models: Models,
 ) -> None:
     for text in ("ibert", "a", "minilm_l6_v2", "a" * 32):
         assert is_prefix(text)
