@@ -6,12 +6,7 @@ from collections.abc import Sequence
 
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.emit import KernelLayout
-from ibert_tvm.relay_passes.passes import (
-    IntegerProgram,
-    TargetKind,
-    lower_to_kernels,
-    phases_of,
-)
+from ibert_tvm.relay_passes.passes import IntegerProgram, TargetKind, lower_to_kernels, phases_of
 from ibert_tvm.relay_passes.passes.pipeline import Lowered, Phase
 from ibert_tvm.targets import TargetDescription, get_target
 

@@ -11,13 +11,7 @@ import pytest
 
 from ibert_tvm.common import files
 from ibert_tvm.common.errors import OutputError
-from ibert_tvm.common.files import (
-    OutputKind,
-    check_writable,
-    marked,
-    write_file,
-    write_folder,
-)
+from ibert_tvm.common.files import OutputKind, check_writable, marked, write_file, write_folder
 
 from .snapshots import Messages
 

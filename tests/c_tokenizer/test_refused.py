@@ -42,10 +42,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "nothing unknown": unigram(model=_unigram(-1.0, None)),
     "first of words": unigram(
         pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.WhitespaceSplit(),
-                pre_tokenizers.Metaspace(prepend_scheme="first"),
-            ]
+            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="first")]
         )
     ),
     "single words": word_piece(added_tokens=[added("[MASK]", 4, single_word=True)]),

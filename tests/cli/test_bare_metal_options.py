@@ -50,10 +50,7 @@ def test_nothing_else_is_overwritten(
 
 
 def test_a_missing_compiler_names_its_package(
-    ibert: Ibert,
-    artefact: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    ibert: Ibert, artefact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     outcome = ibert(

@@ -55,9 +55,7 @@ def test_work_gives_throughput_and_the_fraction_of_the_ceiling(
     ibert: Ibert, tmp_path: Path
 ) -> None:
     kernel = {"name": "fused", "kind": "linear", "layer": "encoder.layer.0.fc", "macs": 10**6}
-    functions = [
-        {"name": "main_b1_s8", "batch": 1, "seq_len": 8, "kernels": [kernel]},
-    ]
+    functions = [{"name": "main_b1_s8", "batch": 1, "seq_len": 8, "kernels": [kernel]}]
     changes = {"functions": functions}
     path = TinyModel(shapes=((1, 8),), metadata_changes=changes).build(tmp_path / "m.so")
     document = ibert("bench", path, *_QUICK, "--json").document

@@ -208,11 +208,7 @@ def test_a_search_measures_a_task(ibert: Ibert, source: Path, texts: Path, tmp_p
 
 @pytest.mark.slow
 def test_a_search_that_finds_nothing_writes_nothing(
-    ibert: Ibert,
-    source: Path,
-    texts: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    ibert: Ibert, source: Path, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ibert_tvm.quantization import search
 

@@ -56,10 +56,7 @@ def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, expected: int) -> 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("columns", ["80", "132"])
 def test_commands_fit(
-    ibert: Ibert,
-    monkeypatch: pytest.MonkeyPatch,
-    library: Path,
-    columns: str,
+    ibert: Ibert, monkeypatch: pytest.MonkeyPatch, library: Path, columns: str
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     bench = ("bench", library, "--seconds", "0", "--threads", "1", "--per-layer")

@@ -76,8 +76,7 @@ def test_places_and_sizes(
 
 
 @pytest.mark.parametrize(
-    "content",
-    [None, b"", b"\n \n\t\n", b"gr\xfc\xdfe", b"a long line, or many", b"a\r\nb\rc\nd\n"],
+    "content", [None, b"", b"\n \n\t\n", b"gr\xfc\xdfe", b"a long line, or many", b"a\r\nb\rc\nd\n"]
 )
 def test_files_of_texts(
     refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None

@@ -56,10 +56,7 @@ CONTEXT = "The cat, called Unbelievable-Tom, sat on Ms. Miller's mat in New York
 
 
 def close(
-    outputs: Callable[[Encoder], np.ndarray],
-    encoder: Encoder,
-    exact: Encoder,
-    wanted: np.ndarray,
+    outputs: Callable[[Encoder], np.ndarray], encoder: Encoder, exact: Encoder, wanted: np.ndarray
 ) -> np.ndarray:
     """Compare outputs of integers, and those before they were quantised; return the former."""
     spread = max(np.ptp(wanted), 1.0)

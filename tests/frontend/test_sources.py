@@ -148,10 +148,7 @@ def toy(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_new_source_is_one_record(
-    toy: Path,
-    ibert_command: Ibert,
-    monkeypatch: pytest.MonkeyPatch,
-    messages: Messages,
+    toy: Path, ibert_command: Ibert, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """Import, quantisation, compilation, texts, command line: no other file knows the kind."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(toy.parent / "cache"))

@@ -35,11 +35,7 @@ def attentions(*scales: float) -> IntegerProgram:
         multiplier = p.integers("multiplier", 2**14, 2**15 - 1, (CHANNELS,), "int16")
         return [
             p.attention(
-                f"attention.{place}",
-                [x, x, x],
-                inputs["attention_mask"],
-                multiplier,
-                scale=scale,
+                f"attention.{place}", [x, x, x], inputs["attention_mask"], multiplier, scale=scale
             )
             for place, scale in enumerate(scales)
         ]

@@ -28,10 +28,7 @@ def test_batches_of_several_lengths(tmp_path):
     np.savez_compressed(tmp_path / "b.npz", **arrays)
     batches = read_batches(tmp_path / "b.npz")
     assert [batch["input_ids"].shape for batch in batches] == [(2, 4), (3, 9)]
-    assert [sorted(batch) for batch in batches] == [
-        ["input_ids"],
-        ["attention_mask", "input_ids"],
-    ]
+    assert [sorted(batch) for batch in batches] == [["input_ids"], ["attention_mask", "input_ids"]]
     assert len(read_batches(tmp_path / "b.npz", limit=2)) == 1
 
 

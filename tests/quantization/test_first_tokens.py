@@ -14,10 +14,7 @@ from ibert_tvm.relay_passes.canonical import FloatModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer
-from ibert_tvm.relay_passes.quantization_table import (
-    WIDE_RANGE,
-    QuantizationTable,
-)
+from ibert_tvm.relay_passes.quantization_table import WIDE_RANGE, QuantizationTable
 from tests.quantization.models import random_batches, random_model
 
 OPTIONS = CalibrationOptions(

@@ -176,12 +176,7 @@ def test_the_input_of_gelu_is_rounded_and_then_read_at_gelus_own_scale():
 
 
 def test_other_streams_are_finer_by_a_power_of_two():
-    result = fill(
-        "linear",
-        others=[scale("u8", 0.5, 100)],
-        readers=[reads("tanh")],
-        stream=True,
-    )
+    result = fill("linear", others=[scale("u8", 0.5, 100)], readers=[reads("tanh")], stream=True)
     assert fields(result.stream["v"]) == (0.5 / 128, -STREAM, STREAM, 0)
 
 

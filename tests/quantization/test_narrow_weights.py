@@ -81,10 +81,7 @@ def test_outputs_stay_close_and_ranges_are_proved() -> None:
     whole, narrow = one_layer(), mix().narrow
     assert narrow_layers(narrow) == set(mix().costs)
     assert narrow.quantization["narrow_weights"] == len(mix().costs) == 6
-    assert narrow.info.notes == (
-        *whole.info.notes,
-        "6 matrices of weights have 4 bits",
-    )
+    assert narrow.info.notes == (*whole.info.notes, "6 matrices of weights have 4 bits")
     sizes = narrow.bytes_by_operator
     assert sum(sizes.values()) == narrow.num_bytes
     assert sizes["nibble_linear"] < 0.75 * whole.bytes_by_operator["linear"]

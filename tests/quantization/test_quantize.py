@@ -210,8 +210,7 @@ def test_fidelity_of_a_real_sentence_encoder(preset_name, mean, smallest):
 
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(
-    "zero",
-    examples([".query.", ".key.", ".value.", "layer.0.intermediate."], ".query."),
+    "zero", examples([".query.", ".key.", ".value.", "layer.0.intermediate."], ".query.")
 )
 def test_values_that_are_zero_throughout(zero, preset):
     """Pruned projections: scores that are all 0 weigh all tokens alike."""

@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from ibert_tvm.common.errors import UsageError
-from ibert_tvm.quantization.scale_source import (
-    Calibrated,
-    Given,
-    Released,
-    Trained,
-    scale_source,
-)
+from ibert_tvm.quantization.scale_source import Calibrated, Given, Released, Trained, scale_source
 from tests.quantization.models import random_model
 
 

@@ -15,10 +15,7 @@ from ibert_tvm.quantization.smoothing import (
     quantize_operand,
     split_channels,
 )
-from ibert_tvm.relay_passes.quantization_table import (
-    MOST_COLUMNS,
-    ActivationQuant,
-)
+from ibert_tvm.relay_passes.quantization_table import MOST_COLUMNS, ActivationQuant
 
 SPLITS = np.array([1, 4, 2, 1, MOST_COLUMNS])
 SIGNED: dict[str, Any] = {"scale": 0.5, "low": -127, "high": 127}

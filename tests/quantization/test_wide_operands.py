@@ -14,9 +14,7 @@ from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer
-from ibert_tvm.relay_passes.quantization_table import (
-    QuantizationTable,
-)
+from ibert_tvm.relay_passes.quantization_table import QuantizationTable
 from ibert_tvm.relay_passes.spec.parts import OPERAND_LIMIT
 from tests.quantization.models import random_batches, random_model
 

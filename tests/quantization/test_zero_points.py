@@ -10,9 +10,7 @@ import pytest
 from ibert_tvm.quantization.observers import RangeForm, Statistics, choose_range
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
-from ibert_tvm.relay_passes.quantization_table import (
-    ActivationQuant,
-)
+from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
 POINTS = np.array([0, 100, -300, 7, -1])
 SPLITS = np.array([1, 4, 2, 1, 3])

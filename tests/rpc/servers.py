@@ -86,9 +86,7 @@ def running_tracker() -> Iterator[int]:
 
 @contextmanager
 def running_servers(
-    key: str,
-    python: str = sys.executable,
-    environment: Mapping[str, str] | None = None,
+    key: str, python: str = sys.executable, environment: Mapping[str, str] | None = None
 ) -> Iterator[Servers]:
     """Run TVM's tracker here, and its server with a Python that may be a board's."""
     with running_tracker() as tracker_port:

@@ -205,12 +205,7 @@ def test_number_of_threads(library_path: Path, messages: Messages) -> None:
         check=True,
         env={key: value for key, value in os.environ.items() if not key.endswith("NUM_THREADS")},
     )
-    default = str(
-        min(
-            physical_cores(os.sched_getaffinity(0)),
-            container_processors() or 1 << 20,
-        )
-    )
+    default = str(min(physical_cores(os.sched_getaffinity(0)), container_processors() or 1 << 20))
     assert done.stdout.split() == ["2", "1", default]
     with messages.raises(UsageError):
         load_library(library_path, num_threads=0)

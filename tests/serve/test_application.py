@@ -224,9 +224,7 @@ def test_rerank_and_classify_are_the_librarys(served: Served, encoders: Encoders
     served()(use)
 
 
-def test_a_wrong_method_and_a_wrong_type_are_refused_as_documented(
-    served: Served,
-) -> None:
+def test_a_wrong_method_and_a_wrong_type_are_refused_as_documented(served: Served) -> None:
     async def use(client: Any) -> None:
         answer = await client.get("/rerank")
         assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

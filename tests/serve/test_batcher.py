@@ -180,9 +180,7 @@ def test_one_that_ends_while_it_has_nothing_to_do_is_started(made: Make) -> None
     assert sums(batcher.submit(texts([5]), "sum")) == [5]
 
 
-def test_stopping_computes_what_waits_and_waits_for_nothing_that_does_not_start(
-    made: Make,
-) -> None:
+def test_stopping_computes_what_waits_and_waits_for_nothing_that_does_not_start(made: Make) -> None:
     runner = Sums()
     batcher = made(runner, batch=1)
     runner.gate = threading.Event()

@@ -155,10 +155,7 @@ def restarts(client: Any, address: str) -> float:
 
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_replaced(library: Path) -> None:
-    with (
-        serving(library, "--timeout", 1.5) as (process, address),
-        connected() as client,
-    ):
+    with serving(library, "--timeout", 1.5) as (process, address), connected() as client:
         (worker,) = workers_of(process)
         worker.suspend()
         answer = client.post(f"{address}/v1/embeddings", json={"input": "big"})

@@ -9,12 +9,7 @@ import pytest
 
 from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial
-from ibert_tvm.relay_passes.spec.gelu import (
-    GELU,
-    PaperGelu,
-    gelu_accurate,
-    gelu_paper,
-)
+from ibert_tvm.relay_passes.spec.gelu import GELU, PaperGelu, gelu_accurate, gelu_paper
 from ibert_tvm.relay_passes.spec.polynomial import IntegerPolynomial, i_poly
 from tests.snapshots import Messages
 

@@ -95,8 +95,7 @@ def _check(target: TargetDescription, packed: bool, most: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    [*examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-avx512-vnni"), "x86-amx"],
+    "name", [*examples(["x86-avx512-vnni", "x86-64-v3", "x86-64"], "x86-avx512-vnni"), "x86-amx"]
 )
 def test_decisions_change_no_result(name: str) -> None:
     _check(runnable_target(name), packed=False, most=10)

@@ -77,11 +77,7 @@ def test_a_row_of_the_table_and_exchanged_words(
 @pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize(
     "count",
-    [
-        8,
-        pytest.param(300, marks=pytest.mark.slow),
-        pytest.param(3400, marks=pytest.mark.record),
-    ],
+    [8, pytest.param(300, marks=pytest.mark.slow), pytest.param(3400, marks=pytest.mark.record)],
 )
 def test_no_mutant_passes(
     library: Path,

@@ -235,10 +235,7 @@ def test_what_cannot_be_verified(folder: Path, libraries: dict[str, Path]) -> No
 
 
 def test_the_command(
-    ibert_command: Callable,
-    folder: Path,
-    libraries: dict[str, Path],
-    tmp_path: Path,
+    ibert_command: Callable, folder: Path, libraries: dict[str, Path], tmp_path: Path
 ) -> None:
     output = tmp_path / "verify.json"
     words = ("verify", libraries["none"], "--model", folder, "--inputs", "4", "-o", output)

@@ -30,8 +30,7 @@ for name, folder in {
     ),
     "sentiment without names": _classifier("electra", config={"num_labels": 2}),
     "labels in another order": _classifier(
-        changes={"id2label": {"2": "good", "0": "bad", "1": "neither"}},
-        config={"num_labels": 3},
+        changes={"id2label": {"2": "good", "0": "bad", "1": "neither"}}, config={"num_labels": 3}
     ),
     "go-emotions": _classifier(
         "roberta", config=_labels(*(f"emotion {i}" for i in range(28)), problem=_MULTI)

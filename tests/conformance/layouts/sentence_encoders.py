@@ -432,8 +432,7 @@ REFUSED = {
         },
     ),
     "arguments of the configuration": _folder(
-        MEAN,
-        files=_limited(48, config_args={"unpad_inputs": False, "num_hidden_layers": 0}),
+        MEAN, files=_limited(48, config_args={"unpad_inputs": False, "num_hidden_layers": 0})
     ),
     "an adapter": _folder(MEAN, files={"adapter_config.json": ADAPTER}),
     "another output of the transformer": _folder(files=_limited(48, module_output_name="x")),

@@ -127,9 +127,7 @@ def test_loops_become_serial_without_threads_and_buffers_of_tasks_have_places(
     assert kinds - {int(tirx.ForKind.SERIAL)} == {int(kind)} - {int(tirx.ForKind.SERIAL)}
 
 
-def test_a_call_of_the_runtime_is_refused(
-    messages: Messages,
-) -> None:
+def test_a_call_of_the_runtime_is_refused(messages: Messages) -> None:
     """Such symbols are weak: a linker would take them for granted, and a run would fault."""
     kernel = lowered(_SUMS.format(size=16), "sums", 1024, target_of(), threads=True)
     with messages.raises(TargetError):

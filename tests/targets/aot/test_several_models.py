@@ -156,10 +156,7 @@ Form = Callable[[CompiledModel, Path], list[str]]
     ids=["static", "shared", "mixed"],
 )
 def test_two_models_in_one_program(
-    models: Models,
-    tmp_path: Path,
-    first: Form,
-    second: Form,
+    models: Models, tmp_path: Path, first: Form, second: Form
 ) -> None:
     linked = []
     for form, (prefix, (_, compiled)) in zip((first, second), models.items(), strict=True):
@@ -218,9 +215,7 @@ def test_libraries_of_any_prefix_run_from_python(models: Models, tmp_path: Path)
         assert result.values.ravel().tolist() == _expected(model)
 
 
-def test_only_names_of_c_are_prefixes(
-    models: Models,
-) -> None:
+def test_only_names_of_c_are_prefixes(models: Models) -> None:
     for text in ("ibert", "a", "minilm_l6_v2", "a" * 32):
         assert is_prefix(text)
     for text in (
