@@ -14,7 +14,12 @@ from ibert_tvm.targets import TargetDescription
 from .attention import AttentionRule
 from .cuda import CUDA_RULES
 from .errors import ScheduleError
-from .finish import keep_whole_vectors, with_distinct_variables, without_unread_bindings
+from .finish import (
+    keep_whole_vectors,
+    with_distinct_variables,
+    without_unread_bindings,
+    without_zeros,
+)
 from .key_blocks import skip_key_blocks
 from .linear import LinearRule
 from .row_guard import guard_rows
@@ -83,7 +88,7 @@ def schedule_kernel(
 def _finished(sch: s_tir.Schedule, name: str, target: TargetDescription) -> tirx.PrimFunc:
     """What becomes of the marks that rules for processors leave."""
     func = without_tile(request_panels(guard_rows(skip_key_blocks(sch.mod["main"]), name)))
-    func = with_distinct_variables(without_unread_bindings(func))
+    func = with_distinct_variables(without_unread_bindings(without_zeros(func)))
     return keep_whole_vectors(func) if target.whole_vectors else func
 
 

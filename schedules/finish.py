@@ -6,10 +6,32 @@ import tvm
 import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
-from .nodes import changed, contains, nodes_of, substituted
+from .nodes import calls_of, changed, contains, nodes_of, substituted
 
+_EXTERNAL = "tirx.call_extern"
 SCALAR_LOOPS = "ibert.scalar_loops"
 """Attribute of a kernel: loops that lost their vectors to numbers of 64 bits."""
+
+
+def without_zeros(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Leave out the zeros before calls of functions that store sums without reading what was there.
+
+    Parameters
+    ----------
+    func
+        Scheduled kernel, in which only blocks with such a call have a beginning of their own.
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc
+        It computes the same.
+    """
+
+    def begun(block: s_tir.SBlock) -> s_tir.SBlock:
+        is_call = block.init is not None and not nodes_of(block.body, tirx.For, s_tir.SBlock)
+        return changed(block, init=None) if is_call and calls_of(block.body, _EXTERNAL) else block
+
+    return tvm_ffi.structural_map(func, (s_tir.SBlock, begun))
 
 
 def without_unread_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -149,10 +149,12 @@ def _multiply_at_once(
         blocks, depth = sch.split(depth, [None, depth_block])
         sch.reorder(blocks, rows, columns, depth)
     sizes = tuple(extent(sch, loop) for loop in (rows, columns, depth))
-    zero = sch.decompose_reduction(block, rows if blocks is None else blocks)
-    vectorise_innermost(sch, zero, dot.lanes)
+    adds = blocks is not None or not dot.sets
+    if adds:
+        zero = sch.decompose_reduction(block, rows if blocks is None else blocks)
+        vectorise_innermost(sch, zero, dot.lanes)
     first = rows if sizes[0] > 1 else columns
-    sch.tensorize(first, register(whole_tile_sources(dot, *sizes)))
+    sch.tensorize(first, register(whole_tile_sources(dot, *sizes, adds=adds)))
     return blocks
 
 

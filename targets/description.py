@@ -51,6 +51,9 @@ class DotInstruction:
     either_sign
         Whether activations may be bytes of either signedness; `lhs_dtype` is what linear layers
         use.
+    sets
+        Whether the microkernel of whole tiles has a second function that stores sums instead of
+        adding to what is there.
     """
 
     name: str
@@ -66,6 +69,7 @@ class DotInstruction:
     short: str = ""
     unroll: int = 1
     either_sign: bool = False
+    sets: bool = False
 
     def __post_init__(self) -> None:
         for label in ("lanes", "depth", "tile_rows", "tile_vectors", "groups", "rows", "unroll"):

@@ -17,6 +17,7 @@ from ibert_tvm.targets import TargetDescription
 from ibert_tvm.targets.aot.interface import TensorSpec, item_size
 from ibert_tvm.targets.aot.weights import weights_assembly
 from ibert_tvm.targets.emulation import emulator_command
+from ibert_tvm.targets.linking import PARALLEL
 from ibert_tvm.targets.toolchain import find_linker
 from ibert_tvm.targets.weights import write_weights
 from tests.arm import packages
@@ -38,7 +39,7 @@ SPECS = {
     )
 }
 _MAIN = Path(__file__).with_name("model_main.c")
-_FLAGS = ("-O2", "-std=c99", "-static", "-no-pie", "-Wl,--gc-sections", "-Wl,-z,noexecstack")
+_FLAGS = ("-O2", "-std=gnu99", "-static", "-no-pie", "-Wl,--gc-sections", "-Wl,-z,noexecstack")
 _ENTRY = "ibert_run"
 _SECONDS = 3600
 
@@ -242,7 +243,8 @@ def _link(compiled: CompiledModel, folder: Path, target: TargetDescription) -> P
             ("OUTPUT_BYTES", interface.outputs),
         )
     ]
-    sources = [*sizes, "-I.", "driver.c", "weights.s", str(_MAIN)]
+    threads = ["-pthread", "-DIBERT_WITHOUT_RUNTIME", str(PARALLEL)] if bare.threads else []
+    sources = [*sizes, "-I.", "driver.c", "weights.s", *threads, str(_MAIN)]
     _tool([*find_linker(target), *_FLAGS, *sources, *objects, "-o", "program"], folder)
     return folder / "program"
 

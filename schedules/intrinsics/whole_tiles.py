@@ -23,7 +23,9 @@ def multiplies_whole_tiles(dot: DotInstruction) -> bool:
     return dot.name in _MICROKERNELS
 
 
-def whole_tile_sources(dot: DotInstruction, rows: int, columns: int, depth: int) -> Sources:
+def whole_tile_sources(
+    dot: DotInstruction, rows: int, columns: int, depth: int, *, adds: bool = True
+) -> Sources:
     """Text of the description and of the implementation of a product over a run of the depth.
 
     ``C[i, j] += sum_k A[i, k] B[j // lanes, k // step, j % lanes, k % step]``, with the lanes and
@@ -35,6 +37,9 @@ def whole_tile_sources(dot: DotInstruction, rows: int, columns: int, depth: int)
         The instruction.
     rows, columns, depth
         Sizes; columns and depth are multiples of those of the instruction.
+    adds
+        False for the whole depth, where the function stores sums instead. TVM keeps the zeros of
+        such a block outside of the description, until `without_zeros`.
     """
     lanes, step = dot.lanes, dot.depth
     operands = {
@@ -50,5 +55,6 @@ def whole_tile_sources(dot: DotInstruction, rows: int, columns: int, depth: int)
     product = f'T.cast(A[vi, vk], "int32") * T.cast({weight}, "int32")'
     loops = nest(f"C[vi, vj] = C[vi, vj] + {product}", i=rows, j=columns, k=depth)
     strides = (f"{name}.strides[0]" for name in "CAB")
-    call = called(f"ibert_mk_{dot.name}", operands, rows, columns, depth, *strides)
-    return sources_of(f"{dot.name}_{rows}x{columns}x{depth}", operands, loops, [call])
+    name = dot.name + ("" if adds else "_set")
+    call = called(f"ibert_mk_{name}", operands, rows, columns, depth, *strides)
+    return sources_of(f"{name}_{rows}x{columns}x{depth}", operands, loops, [call], accumulates=adds)

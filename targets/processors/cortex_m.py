@@ -16,7 +16,9 @@ MULS = DotInstruction("muls", "int32", "int8", 1, 1, tile_rows=5, tile_vectors=1
 
 # Sixteen products per instruction, added to a general register; a microkernel takes four rows, two
 # columns at a time, over the whole depth. Row operations fill vectors with 16-bit arithmetic.
-VMLADAVA = DotInstruction("vmladava", "int8", "int8", 4, 16, tile_rows=4, tile_vectors=16)
+VMLADAVA = DotInstruction(
+    "vmladava", "int8", "int8", 4, 16, tile_rows=4, tile_vectors=16, sets=True
+)
 
 
 # What callers' compilers say of the processor (Arm C Language Extensions, section 5.4).

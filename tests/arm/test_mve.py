@@ -25,15 +25,17 @@ from tests.examples import examples
 
 _CALL = """
 #include <stdint.h>
-int32_t ibert_mk_vmladava(const int8_t *, const int8_t *, int32_t *, int32_t, int32_t, int32_t,
-                          int32_t, int32_t, int32_t);
+typedef int32_t product(const int8_t *, const int8_t *, int32_t *, int32_t, int32_t, int32_t,
+                        int32_t, int32_t, int32_t);
+product ibert_mk_vmladava, ibert_mk_vmladava_set;
 int32_t call(const int32_t *sizes, const int8_t *a, const int8_t *b, int32_t *c)
 {
     const int32_t count = *sizes++;
     for (int32_t i = 0; i < count; i++, sizes += 5) {
         const int32_t rows = sizes[0], columns = sizes[1], depth = sizes[2], stride = sizes[3];
         const int32_t length = sizes[4];
-        ibert_mk_vmladava(a, b, c, rows, columns, depth, stride, length, 4 * length);
+        (i % 2 ? ibert_mk_vmladava_set : ibert_mk_vmladava)(a, b, c, rows, columns, depth, stride,
+                                                            length, 4 * length);
         a += rows * length, b += columns * length, c += rows * stride;
     }
     return 0;
@@ -44,7 +46,7 @@ ALIKE = ("sqrt_mean_pool", "mean_pool", "max_pool", "last_token", "rotate_packed
 ALIKE += ("rms_norm_wide", "rms_norm", "layer_norm_wide", "gelu_paper", "residual_add", "gate")
 # Rows below, at and above the tile of four; depths below, at and above those of the unrolled loop;
 # the last number is the length of the rows, of which the depth may be a run.
-DEPTHS = (16, 32, 48, 64, 240, 272, 384)
+DEPTHS = (16, 32, 48, 64, 112, 128, 240, 272, 384)
 SIZES = (
     *((rows, 4, 16, 4, 16) for rows in range(1, 10)),
     *((4, columns, 48, columns + 3, 48) for columns in (4, 8, 64)),
@@ -77,10 +79,13 @@ def operands(
     return a, weight, c
 
 
-def expected(a: np.ndarray, weight: np.ndarray, c: np.ndarray, depth: int) -> np.ndarray:
+def expected(
+    a: np.ndarray, weight: np.ndarray, c: np.ndarray, depth: int, adds: bool = True
+) -> np.ndarray:
     """Entries between the rows of the result stay as they are."""
     result, a, weight = c.copy(), a[:, :depth], weight[:, :depth]
-    result[:, : len(weight)] += a.astype("int32") @ weight.astype("int32").T
+    before = result[:, : len(weight)] if adds else 0
+    result[:, : len(weight)] = before + a.astype("int32") @ weight.astype("int32").T
     return result
 
 
@@ -89,23 +94,30 @@ def test_the_microkernel_multiplies(form: str, m55: TargetDescription, tmp_path:
     source = tmp_path / "call.c"
     source.write_text(_CALL)
     code = microkernel_sources(m55) if form == "plain C" else compile_microkernels(m55).values()
-    cases = [operands(sizes, seed) for seed, sizes in enumerate(SIZES)]
-    table = np.array([len(SIZES), *np.ravel(SIZES)], "int32")
+    every = [sizes for sizes in SIZES for _adds in (True, False)]
+    cases = [operands(sizes, seed) for seed, sizes in enumerate(every)]
+    table = np.array([len(every), *np.ravel(every)], "int32")
     a, b, c = (
         np.concatenate([part.ravel() for part in parts])
         for parts in zip(*((a, packed(w), c) for a, w, c in cases), strict=True)
     )
     flags = ["-DIBERT_PLAIN_C"] if form == "plain C" else []
     run = run_kernel(m55, [source, *code], "call", [table, a, b, c], flags=flags)
-    pairs = zip(cases, SIZES, strict=True)
-    want = np.concatenate([expected(*case, sizes[2]).ravel() for case, sizes in pairs])
+    parts = [
+        expected(*case, sizes[2], adds=place % 2 == 0).ravel()
+        for place, (case, sizes) in enumerate(zip(cases, every, strict=True))
+    ]
+    want = np.concatenate(parts)
     np.testing.assert_array_equal(run.arrays[3], want)
 
 
 def test_products_are_vector_instructions(m55: TargetDescription) -> None:
     _, counts = bare_kernels.run(matrix_kernels.linear(m55, 8, 48, 12), m55)
-    # LLVM's disassembler has a shorter name for VMLADAVA.
-    assert counts.by_mnemonic["vmlava.s8"] == 8 * 48 * 12 / 16
+    # LLVM's disassembler has shorter names for VMLADAVA and VMLADAV.
+    sums = 8 * 12
+    assert counts.by_mnemonic["vmlava.s8"] == sums * 48 / 16 - sums
+    assert counts.by_mnemonic["vmlav.s8"] == sums
+    assert "memset" not in counts.by_symbol
 
 
 @pytest.mark.representatives(3)
