@@ -1,8 +1,9 @@
 /* Runs a model on a text or token ids and prints what comes out.
  *
- * TEXT, which the Makefile compiles in, is for packages with a tokenizer. Without it the ids are
- * those of TOKENS; where the host has a file inputs.bin (all inputs one after another, as
- * ibert_model.h lists them) it is read instead, and the outputs are written to outputs.bin. */
+ * TEXT, which the Makefile compiles in, is for packages with a tokenizer; SECOND is the other text of
+ * a pair. Without them the ids are those of TOKENS; where the host has a file inputs.bin (all inputs
+ * one after another, as ibert_model.h lists them) it is read instead, and the outputs are written to
+ * outputs.bin. */
 #include "board.h"
 #include "ibert_model.h"
 #include "semihosting.h"
@@ -192,7 +193,11 @@ int main(void) {
   if (status == IBERT_OK)
     status = ibert_set_weights(&context, external_weights, IBERT_EXTERNAL_WEIGHT_BYTES);
 #endif
-#ifdef TEXT
+#ifdef SECOND
+  if (status == IBERT_OK)
+    status = ibert_embed_pair(&context, TEXT, sizeof TEXT - 1, SECOND, sizeof SECOND - 1, text_work,
+                              sizeof text_work, out, out_bytes);
+#elif defined(TEXT)
   if (status == IBERT_OK)
     status = ibert_embed_text(&context, TEXT, sizeof TEXT - 1, text_work, sizeof text_work, out,
                               out_bytes);

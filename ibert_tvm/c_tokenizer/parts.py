@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
@@ -303,29 +303,50 @@ _MODELS: dict[str, Callable[[JsonDict], Part]] = {
 
 @dataclass(frozen=True)
 class Template:
-    """Special tokens before and behind a text."""
+    """Special tokens round one text, or two.
 
-    before: Sequence[int]
-    behind: Sequence[int]
+    Attributes
+    ----------
+    special
+        Ids and types of those before the first text, and behind each.
+    types
+        Of the tokens of each text.
+    """
+
+    special: tuple[tuple[tuple[int, int], ...], ...]
+    types: tuple[int, ...]
 
     @property
     def size(self) -> int:
         """Number of special tokens."""
-        return len(self.before) + len(self.behind)
+        return sum(map(len, self.special))
 
     @classmethod
-    def of(cls, fast: Any, has_types: bool) -> Template:
-        """What a `tokenizers.Tokenizer` puts round a text.
+    def of(cls, fast: Any, has_types: bool, texts: int = 1) -> Template:
+        """What a `tokenizers.Tokenizer` makes of one text, or of two.
 
         Raises
         ------
         TokenizerFormError
-            If it cannot be seen, or tokens get types.
+            If it cannot be seen, or tokens of a single text get types.
         """
-        encoding = fast.encode("a")
-        places = [number for number, text in enumerate(encoding.sequence_ids) if text is not None]
-        if not places or places != [*range(places[0], places[-1] + 1)]:
-            raise refused("post_processor", "it shows no place for the tokens of a text")
-        if has_types and any(encoding.type_ids):
+        encoding = fast.encode(*["a"] * texts)
+        types = encoding.type_ids if has_types else [0] * len(encoding.ids)
+        tokens = [*zip(encoding.ids, types, strict=True)]
+        special, kinds, end = [], [], 0
+        for text in range(texts):
+            places = [at for at, found in enumerate(encoding.sequence_ids) if found == text]
+            given = {types[place] for place in places}
+            if not places or places != [*range(places[0], places[-1] + 1)] or places[0] < end:
+                raise refused("post_processor", f"it shows no place for the tokens of {_OF[texts]}")
+            if len(given) > 1:
+                raise refused("post_processor", "tokens of one text have several types")
+            special.append(tuple(tokens[end : places[0]]))
+            kinds += given
+            end = places[-1] + 1
+        if texts == 1 and any(types):
             raise refused("post_processor", "tokens of a single text have types")
-        return cls(encoding.ids[: places[0]], encoding.ids[places[-1] + 1 :])
+        return cls((*special, tuple(tokens[end:])), tuple(kinds))
+
+
+_OF = {1: "a text", 2: "two texts, one behind the other"}

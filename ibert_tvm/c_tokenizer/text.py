@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 
 from ..common.errors import TargetError, UsageError, VerificationError
 from ..common.strict_json import JsonDict
+from ..model.heads import HEADS
 from ..model.tokenization import Tokenizer
 from ..model.tokenizer_behaviour import PROBE_LENGTHS, PROBES, probe_rows
 from .errors import refused
@@ -108,21 +109,26 @@ class CTokenizer:
         Of constants, in flash.
     work_bytes
         Of memory that a call needs.
+    pairs
+        Whether it has a function for two texts.
     """
 
     declarations: str
     source: str
     table_bytes: int
     work_bytes: int
+    pairs: bool = False
 
 
-def c_tokenizer(tokenizer: Tokenizer) -> CTokenizer:
+def c_tokenizer(tokenizer: Tokenizer, pairs: bool = False) -> CTokenizer:
     """Write a tokenizer in C.
 
     Parameters
     ----------
     tokenizer
         The model's.
+    pairs
+        Whether it takes two texts, too.
 
     Raises
     ------
@@ -170,6 +176,7 @@ def c_tokenizer(tokenizer: Tokenizer) -> CTokenizer:
         "trimmed": trimmed,
         "left": tokenizer.truncation_side == "left",
         "template": Template.of(fast, tokenizer.has_types),
+        "pair": Template.of(fast, tokenizer.has_types, 2) if pairs else None,
         "max_length": tokenizer.model_max_length,
         "table_bytes": table_bytes,
     }
@@ -178,6 +185,7 @@ def c_tokenizer(tokenizer: Tokenizer) -> CTokenizer:
         source=rendered(_FORM_SOURCE, **values),
         table_bytes=table_bytes,
         work_bytes=int(str(model.values["work_bytes"])),
+        pairs=pairs,
     )
 
 
@@ -225,7 +233,8 @@ class HostTokenizer:
             (folder / "tokenizer.c").write_text(form.source)
             arguments = [*_FLAGS, *flags, "tokenizer.c", "-o", "tokenizer.so"]
             Tools(get_target("host")).compile(arguments, folder, "cannot compile the tokenizer")
-            self._tokenize = ctypes.CDLL(str(folder / "tokenizer.so")).ibert_tokenize
+            self._library = ctypes.CDLL(str(folder / "tokenizer.so"))
+        self.pairs = form.pairs
         self._work = ctypes.create_string_buffer(work_bytes or form.work_bytes)
 
     def ids(self, text: bytes, capacity: int) -> list[int]:
@@ -236,12 +245,21 @@ class HostTokenizer:
         ValueError
             With the status, if the C function returns another than 0.
         """
+        return self._call(self._library.ibert_tokenize, [text], 1, capacity)[0]
+
+    def pair(self, first: bytes, second: bytes, capacity: int) -> tuple[list[int], list[int]]:
+        """Ids and types of two texts; errors as of `ids`."""
+        ids, types = self._call(self._library.ibert_tokenize_pair, [first, second], 2, capacity)
+        return ids, types
+
+    def _call(
+        self, function: Callable[..., int], texts: Sequence[bytes], arrays: int, capacity: int
+    ) -> list[list[int]]:
         # Arrays of their exact sizes: a sanitiser sees what is read or written beyond.
-        ids, count = np.empty(capacity, np.int32), ctypes.c_int32()
-        status = self._tokenize(
-            text or None,
-            ctypes.c_size_t(len(text)),
-            ids.ctypes.data_as(ctypes.c_void_p),
+        found, count = np.empty((arrays, capacity), np.int32), ctypes.c_int32()
+        status = function(
+            *(one for text in texts for one in (text or None, ctypes.c_size_t(len(text)))),
+            *(row.ctypes.data_as(ctypes.c_void_p) for row in found),
             capacity,
             ctypes.byref(count),
             self._work,
@@ -249,7 +267,8 @@ class HostTokenizer:
         )
         if status != 0:
             raise ValueError(f"status {status}")
-        return [int(one) for one in ids[: count.value]]
+        rows: list[list[int]] = found[:, : count.value].tolist()
+        return rows
 
 
 def check_on_probes(host: HostTokenizer, tokenizer: Tokenizer) -> int:
@@ -260,26 +279,37 @@ def check_on_probes(host: HostTokenizer, tokenizer: Tokenizer) -> int:
     VerificationError
         With the first text of which the ids differ.
     """
-    texts = [text for text in PROBES if isinstance(text, str)]
+    probes = [probe for probe in PROBES if host.pairs or isinstance(probe, str)]
     longest = tokenizer.model_max_length or max(PROBE_LENGTHS)
-    for text in texts:
+    for probe in probes:
         for length in PROBE_LENGTHS:
             # The model's own limit is a part of the C form.
-            wanted = probe_rows(tokenizer, text, min(length, longest))[0]
-            found = host.ids(text.encode(), len(wanted) + 8 if length > longest else length)
-            check_same(text, found, wanted)
-    return len(texts)
+            ids, types, _ = probe_rows(tokenizer, probe, min(length, longest))
+            room = len(ids) + 8 if length > longest else length
+            if isinstance(probe, str):
+                check_same(probe, host.ids(probe.encode(), room), ids)
+            else:
+                check_pair(probe, host.pair(*(text.encode() for text in probe), room), (ids, types))
+    return len(probes)
 
 
-def check_same(text: str, found: Iterable[int], wanted: Iterable[int]) -> None:
+def check_same(text: object, found: Iterable[int], wanted: Iterable[int], of: str = "ids") -> None:
     """Refuse ids that are not those of the package; a `VerificationError`."""
     found, wanted = [*found], [*wanted]
     if found != wanted:
         raise VerificationError(
             "the tokenizer in C does not do what the model's tokenizer does",
-            why=f"of {text!r:.200} it makes the ids {found}, and the package tokenizers {wanted}",
+            why=f"of {text!r:.200} it makes the {of} {found}, and the package tokenizers {wanted}",
             todo="compile without --tokenizer, and report it with the model's tokenizer.json",
         )
+
+
+def check_pair(
+    pair: tuple[str, str], found: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]]
+) -> None:
+    """Refuse ids or types that are not those of the package; a `VerificationError`."""
+    for name, mine, theirs in zip(("ids", "types"), found, wanted, strict=True):
+        check_same(pair, mine, theirs, name)
 
 
 _ARRAYS = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types"}
@@ -302,13 +332,13 @@ def text_sources(quantized: QuantizedModel, interface: Interface) -> TextSources
     Returns
     -------
     ibert_tvm.targets.aot.TextSources
-        Its report has ``table_bytes``, ``work_bytes``, and ``probes``, how many texts were
-        compared: None without a C compiler for this machine.
+        Its report has ``table_bytes``, ``work_bytes``, ``pairs``, whether two texts are taken, and
+        ``probes``, how many texts were compared: None without a C compiler for this machine.
 
     Raises
     ------
     UsageError
-        If the model has no tokenizer, takes something else than one text, or no shape has batch 1.
+        If the model has no tokenizer, takes something else than texts, or no shape has batch 1.
     TokenizerFormError
         If the C form does not implement a part of the tokenizer.
     VerificationError
@@ -321,13 +351,16 @@ def text_sources(quantized: QuantizedModel, interface: Interface) -> TextSources
     tokens = max((shape.seq_len for shape in interface.functions if shape.batch == 1), default=0)
     if not quantized.tokenizer:
         raise _unused("the model has no tokenizer")
-    if quantized.info.reads_pairs or not {*inputs} <= {*_ARRAYS}:
-        raise _unused("the model does not take the tokens of one text")
+    if not {*inputs} <= {*_ARRAYS}:
+        raise _unused("the model takes something else than tokens")
+    head = HEADS[quantized.info.head]
+    if head.pairs and not head.labelled:
+        raise _unused("where answers stand in a text cannot be told from token ids")
     if not tokens:
         raise _unused("no shape has batch 1", "add 1 to --batch")
     tokenizer = Tokenizer(quantized.tokenizer, quantized.info.vocab_size)
-    form = c_tokenizer(tokenizer)
-    values = {"tokens": tokens, "inputs": inputs, "arrays": _ARRAYS}
+    form = c_tokenizer(tokenizer, head.pairs)
+    values = {"tokens": tokens, "inputs": inputs, "arrays": _ARRAYS, "pairs": form.pairs}
     prefix = interface.prefix
 
     def renamed(text: str) -> str:
@@ -340,6 +373,7 @@ def text_sources(quantized: QuantizedModel, interface: Interface) -> TextSources
         report={
             "table_bytes": form.table_bytes,
             "work_bytes": form.work_bytes,
+            "pairs": form.pairs,
             "probes": compared_probes(form, tokenizer),
         },
     )

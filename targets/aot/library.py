@@ -8,7 +8,7 @@ that the same tools read both; the metadata say which runtime it needs. The func
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ibert_tvm.common.files import marked
@@ -45,8 +45,6 @@ _FUNCTIONS = (
 _BOARD_FUNCTIONS = tuple(
     f"__tvm_ffi_ibert_{name}" for name in ("board", "call", "parameters", "threads")
 )
-TEXT = ("embed_text", "tokenize")
-"""Functions of models with a tokenizer."""
 
 # No unwind tables: nothing throws, and on ARM they would need a function of the C++ runtime.
 _DRIVER_FLAGS = (
@@ -63,10 +61,21 @@ def weight_functions(external: str) -> tuple[str, ...]:
     return ("set_weights",) if external else ()
 
 
+def text_functions(report: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Functions of a model's tokenizer, by `TextSources.report`; none without one."""
+    if report is None:
+        return ()
+    pairs = ("embed_pair", "tokenize_pair") if report.get("pairs") else ()
+    return ("embed_text", "tokenize", *pairs)
+
+
 def api_functions(model: BareModel) -> tuple[str, ...]:
     """Names of the functions that ``ibert_model.h`` declares."""
     symbols = (function.symbol for function in model.functions)
-    further = (*(TEXT if model.text else ()), *weight_functions(model.external))
+    further = (
+        *text_functions(model.text.report if model.text else None),
+        *weight_functions(model.external),
+    )
     return declared_functions(model.interface.prefix, symbols, further)
 
 

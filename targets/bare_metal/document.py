@@ -10,7 +10,7 @@ from typing import Any
 from ibert_tvm.common.errors import DocumentError, LibraryError
 from ibert_tvm.common.files import OutputKind
 from ibert_tvm.common.integrity import MANIFEST, check_manifest, lists_all
-from ibert_tvm.common.schema import NUMBER, OBJECT, STRING, check, integer, one_of
+from ibert_tvm.common.schema import FLAG, NUMBER, OBJECT, STRING, check, integer, one_of
 from ibert_tvm.common.strict_json import read_json
 
 from .options import BUILD_SYSTEMS, EXTERNAL, FORMS, OBJECTS, WASM
@@ -46,6 +46,7 @@ _SCHEMA = {
         "ram": {"total": _SIZE, "arena": _SIZE, "stack": _SIZE, "peak": {"layer": STRING}},
     },
     "verified": {"instructions": _SIZE},
+    "text?": {"pairs": FLAG},
     "external?": one_of(*EXTERNAL),
     "external_bytes?": _SIZE,
     "fetch?": {"largest": _SIZE, "buffer?": _COUNT},

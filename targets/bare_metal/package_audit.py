@@ -9,7 +9,7 @@ from pathlib import Path
 from ibert_tvm.common.errors import TargetError
 from ibert_tvm.common.strict_json import JsonObject
 
-from ..aot.library import TEXT, declared_functions, weight_functions
+from ..aot.library import declared_functions, text_functions, weight_functions
 from ..description import TargetDescription
 from ..linking import Tools
 from .document import FileNames, package_files
@@ -81,7 +81,7 @@ def audit_package(
             str(document["prefix"]),
             (str(f["symbol"]) for f in document["functions"]),
             (
-                *(TEXT if "text" in document else ()),
+                *text_functions(document.get("text")),
                 *weight_functions(str(document.get("external", ""))),
             ),
         )

@@ -30,6 +30,13 @@ export interface LoadOptions {
   cache?: string | null;
 }
 
+/** Tokens of a text or a pair, special ones included. */
+export interface Tokens {
+  ids: number[];
+  /** Which text of a pair each token is of, where the model tells them apart; else 0. */
+  types: number[];
+}
+
 /** What the model takes and gives, and the files that it consists of. */
 export declare const description: {
   inputs: TensorInfo[];
@@ -64,12 +71,20 @@ export interface Model {
   tokenize(text: string): number[];
 
   /**
-   * Run any number of texts, given as strings or as token ids with special tokens.
+   * Tokens of two texts, say of a query and a document; if they are too long, the longer is cut
+   * first.
    *
-   * @returns The first output, one for each text.
+   * @throws TypeError if the model was compiled without its tokenizer, or takes no pairs.
+   */
+  tokenizePair(first: string, second: string): Tokens;
+
+  /**
+   * Run any number of texts or pairs, given as strings or as tokens, special ones included.
+   *
+   * @returns The first output, one for each text or pair.
    * @throws RangeError if there are more ids than the longest compiled shape has.
    */
-  embed(texts: (string | number[])[]): Tensor[];
+  embed(texts: (string | [string, string] | number[] | Tokens)[]): Tensor[];
 }
 
 /** Real values of an output. */

@@ -55,24 +55,15 @@ class Model {
   }
 
   tokenize(text) {
-    const { memory, text: room, ids, tokenize } = this.#exports;
-    if (tokenize === undefined) {
-      throw new TypeError("the model was compiled without --tokenizer: give token ids");
-    }
-    const bytes = new TextEncoder().encode(text);
-    if (bytes.length > MODEL.room.text) {
-      throw new RangeError(`a text has ${bytes.length} bytes; there is room for ${MODEL.room.text}`);
-    }
-    new Uint8Array(memory.buffer, room.value, bytes.length).set(bytes);
-    const count = tokenize(bytes.length);
-    if (count < 0) {
-      throw new RangeError(MODEL.statuses[-count]);
-    }
-    return Array.from(new Int32Array(memory.buffer, ids.value, count));
+    return this.#tokens([text]).ids;
+  }
+
+  tokenizePair(first, second) {
+    return this.#tokens([first, second]);
   }
 
   embed(given) {
-    const texts = given.map((one) => (typeof one === "string" ? this.tokenize(one) : one));
+    const texts = given.map((one) => this.#row(one));
     const most = Math.max(...MODEL.shapes.map((shape) => shape.batch));
     const found = [];
     for (let start = 0; start < texts.length; start += most) {
@@ -86,6 +77,43 @@ class Model {
       });
     }
     return found;
+  }
+
+  // A text, two texts, ids, or ids with types.
+  #row(given) {
+    if (typeof given === "string") {
+      return this.#tokens([given]);
+    }
+    if (given.length === 2 && given.every((one) => typeof one === "string")) {
+      return this.#tokens(given);
+    }
+    return given.ids === undefined ? { ids: given, types: [] } : given;
+  }
+
+  #tokens(texts) {
+    const { memory, text: room, ids, types, tokenize, tokenize_pair: pair } = this.#exports;
+    if (tokenize === undefined) {
+      throw new TypeError("the model was compiled without --tokenizer: give token ids");
+    }
+    if (texts.length === 2 && pair === undefined) {
+      throw new TypeError("the model does not take pairs of texts");
+    }
+    const encoded = texts.map((text) => new TextEncoder().encode(text));
+    const bytes = encoded.reduce((sum, one) => sum + one.length, 0);
+    if (bytes > MODEL.room.text) {
+      throw new RangeError(`a text has ${bytes} bytes; there is room for ${MODEL.room.text}`);
+    }
+    let at = room.value;
+    for (const one of encoded) {
+      new Uint8Array(memory.buffer, at, one.length).set(one);
+      at += one.length;
+    }
+    const count = (texts.length === 2 ? pair : tokenize)(...encoded.map((one) => one.length));
+    if (count < 0) {
+      throw new RangeError(MODEL.statuses[-count]);
+    }
+    const listed = (array) => Array.from(new Int32Array(memory.buffer, array.value, count));
+    return { ids: listed(ids), types: texts.length === 2 ? listed(types) : Array(count).fill(0) };
   }
 
   // Made anew for every call: a view is of the memory as it is now.
@@ -108,7 +136,7 @@ function elements(tensor, batch, seqLen) {
 }
 
 function smallestShape(texts) {
-  const longest = Math.max(...texts.map((ids) => ids.length));
+  const longest = Math.max(...texts.map((one) => one.ids.length));
   const fitting = MODEL.shapes.filter((s) => s.batch >= texts.length && s.seqLen >= longest);
   if (fitting.length === 0) {
     const limit = Math.max(...MODEL.shapes.map((shape) => shape.seqLen));
@@ -124,8 +152,9 @@ function padded(texts, { batch, seqLen }) {
   );
   inputs.input_ids.fill(MODEL.padTokenId);
   for (let row = 0; row < batch; row++) {
-    const ids = texts[Math.min(row, texts.length - 1)];
+    const { ids, types } = texts[Math.min(row, texts.length - 1)];
     inputs.input_ids.set(ids, row * seqLen);
+    inputs.token_type_ids?.set(types, row * seqLen);
     inputs.attention_mask?.fill(1, row * seqLen, row * seqLen + ids.length);
   }
   return inputs;

@@ -2,7 +2,7 @@
  * where they are exported, and one function runs a shape.
  *
  * INPUT_BYTES and OUTPUT_BYTES are what each input and output has room for; TEXT_BYTES and TOKENS
- * what the tokenizer has, where there is one.
+ * what the tokenizer has, where there is one; PAIRS is defined if it takes two texts.
  */
 #include "ibert_model.h"
 
@@ -32,7 +32,7 @@ __attribute__((export_name("run"))) int32_t run_shape(int32_t batch, int32_t seq
 
 #ifdef TEXT_BYTES
 uint8_t text[TEXT_BYTES];
-int32_t ids[TOKENS];
+int32_t ids[TOKENS], types[TOKENS];
 static IBERT_ALIGNED uint8_t words[IBERT_TOKENIZER_WORK_BYTES];
 
 /* The number of ids, or a status below 0. */
@@ -42,4 +42,15 @@ __attribute__((export_name("tokenize"))) int32_t tokenize_text(int32_t bytes) {
                             sizeof words);
     return status == IBERT_OK ? count : -status;
 }
+
+#ifdef PAIRS
+/* The same of two texts, one behind the other. */
+__attribute__((export_name("tokenize_pair"))) int32_t tokenize_texts(int32_t bytes, int32_t more) {
+    const char *const first = (const char *)text;
+    int32_t count, status;
+    status = ibert_tokenize_pair(first, (size_t)bytes, first + bytes, (size_t)more, ids, types,
+                                 TOKENS, &count, words, sizeof words);
+    return status == IBERT_OK ? count : -status;
+}
+#endif
 #endif

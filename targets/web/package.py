@@ -97,7 +97,7 @@ _CFLAGS = ("-O2", "-std=c99", "-ffreestanding", "-fno-strict-aliasing", "-Wall",
 STACK_BYTES = 128 * 1024
 """At the start of the memory, so that a deeper stack ends in a trap."""
 _DATA = ("inputs", "outputs", "weights")
-_TEXT_DATA = ("text", "ids")
+_TEXT_DATA = ("text", "ids", "types")
 TEXT_BYTES = 64 * 1024
 """Room for one text, in UTF-8."""
 PAGE_BYTES = 64 * 1024
@@ -105,8 +105,10 @@ PAGE_BYTES = 64 * 1024
 
 def exports(document: JsonObject) -> tuple[str, ...]:
     """Names that the module of a package exports, by what its ``ibert_model.json`` says."""
-    text = (*_TEXT_DATA, "tokenize") if "text" in document else ()
-    return ("memory", "run", *_DATA, *text)
+    text = document.get("text")
+    pairs = () if text is None or not text.get("pairs") else ("tokenize_pair",)
+    functions = () if text is None else (*_TEXT_DATA, "tokenize", *pairs)
+    return ("memory", "run", *_DATA, *functions)
 
 
 def write_web_package(
@@ -207,6 +209,7 @@ def _link(bare: BareModel, room: JsonObject, work: Path, tools: Tools) -> None:
     if bare.text is not None:
         tokens = max(function.seq_len for function in bare.functions)
         sizes += [f"-DTEXT_BYTES={TEXT_BYTES}", f"-DTOKENS={tokens}"]
+        sizes += ["-DPAIRS"] if bare.text.report.get("pairs") else []
         exported += _TEXT_DATA
     for name in sources:
         if name == names.header:

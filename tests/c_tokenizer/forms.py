@@ -82,7 +82,11 @@ def word_piece(normalizer: dict[str, Any] | None = None, **changes: Any) -> dict
         "post_processor": {
             "type": "TemplateProcessing",
             "single": template,
-            "pair": [*template, {"Sequence": {"id": "B", "type_id": 1}}],
+            "pair": [
+                *template,
+                {"Sequence": {"id": "B", "type_id": 1}},
+                {"SpecialToken": {"id": "[SEP]", "type_id": 1}},
+            ],
             "special_tokens": {
                 name: {"id": name, "ids": [words.index(name)], "tokens": [name]}
                 for name in ("[CLS]", "[SEP]")
@@ -167,9 +171,9 @@ def charsmap() -> bytes:
     return bytes(model.normalizer_spec.precompiled_charsmap)
 
 
-def host_of(tokenizer: Tokenizer, *flags: str) -> HostTokenizer:
+def host_of(tokenizer: Tokenizer, pairs: bool = False) -> HostTokenizer:
     """The C form, with warnings as errors, and with memory for long words."""
-    return HostTokenizer(c_tokenizer(tokenizer), flags, work_bytes=2**18)
+    return HostTokenizer(c_tokenizer(tokenizer, pairs), work_bytes=2**18)
 
 
 def compare(host: HostTokenizer, tokenizer: Tokenizer, texts: Sequence[str]) -> int:

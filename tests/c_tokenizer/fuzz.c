@@ -60,6 +60,33 @@ int main(int argc, char **argv) {
         } else if (status != IBERT_ERROR_TEXT && status != IBERT_ERROR_BUFFER_SIZE) {
             return 4;
         }
+#ifdef PAIRS
+        {
+            const size_t length = next(bytes + 1);
+            char *const first = malloc(length + 1), *const second = malloc(bytes - length + 1);
+            int32_t *const types = malloc((size_t)capacity * sizeof *types + 1);
+            if (first == NULL || second == NULL || types == NULL) {
+                return 2;
+            }
+            memcpy(first, text, length);
+            memcpy(second, text + length, bytes - length);
+            status = ibert_tokenize_pair(length ? first : NULL, length, second, bytes - length, ids,
+                                         next(4) ? types : NULL, capacity, &count, work, work_bytes);
+            if (status == IBERT_OK) {
+                if (count < 0 || count > capacity) {
+                    return 3;
+                }
+                for (int32_t index = 0; index < count; index++) {
+                    tokens += (unsigned long)ids[index] + 1;
+                }
+            } else if (status != IBERT_ERROR_TEXT && status != IBERT_ERROR_BUFFER_SIZE) {
+                return 4;
+            }
+            free(first);
+            free(second);
+            free(types);
+        }
+#endif
         free(text);
         free(ids);
         free(work);

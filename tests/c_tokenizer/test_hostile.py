@@ -31,18 +31,19 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "calls"),
+    ("family", "side", "calls"),
     [
-        ("uncased", 3_000),
-        *(pytest.param(family, 200_000, marks=pytest.mark.slow) for family in FAMILIES),
+        ("uncased", "right", 3_000),
+        ("uncased", "left", 3_000),
+        *(pytest.param(family, "right", 200_000, marks=pytest.mark.slow) for family in FAMILIES),
     ],
 )
-def test_random_bytes_under_sanitisers(family: str, calls: int, tmp_path: Path) -> None:
-    form = c_tokenizer(tokenizer_of(FAMILIES[family]))
+def test_random_bytes_under_sanitisers(family: str, side: str, calls: int, tmp_path: Path) -> None:
+    form = c_tokenizer(tokenizer_of(FAMILIES[family], truncation_side=side), pairs=True)
     (tmp_path / "ibert_model.h").write_text(header_alone(form))
     (tmp_path / "tokenizer.c").write_text(form.source)
     shutil.copy(Path(__file__).with_name("fuzz.c"), tmp_path)
-    built = ["gcc", *_FLAGS, "tokenizer.c", "fuzz.c", "-o", "fuzz"]
+    built = ["gcc", *_FLAGS, "-DPAIRS", "tokenizer.c", "fuzz.c", "-o", "fuzz"]
     subprocess.run(built, cwd=tmp_path, check=True)
     done = run_captured(["./fuzz", "7", str(calls)], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -19,12 +19,14 @@ from ibert_tvm.c_tokenizer.text import c_tokenizer, compared_probes
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.model.tokenization import Tokenizer
+from ibert_tvm.model.tokenizer_behaviour import PROBES
 from ibert_tvm.targets.bare_metal.package_audit import audit_package
 from tests.arm.packages import reference, small_bert
 from tests.arm.tools import board, needs
 from tests.processes import run_captured
 from tests.snapshots import Messages
 from tests.targets.aot.c_interface import Caller, pointers, sizes
+from tests.targets.web.packages import tiny_reranker
 
 from .forms import TEXTS as PROBED
 from .forms import tokenizer_of, unigram, word_piece
@@ -71,6 +73,41 @@ def test_a_library_takes_text(quantized: QuantizedModel, tmp_path: Path) -> None
         np.testing.assert_array_equal(outputs[0], _expected(quantized, text))
     assert embed("a", work.nbytes - 1) == 15
     assert embed("a", context=None) == 1
+
+
+def test_a_library_takes_pairs(tmp_path: Path) -> None:
+    quantized = tiny_reranker()
+    compiled = ibert.compile(quantized, "host", SHAPES, runtime="none", tokenizer=True)
+    assert compiled.report["text"]["probes"] == len(PROBES)
+    assert compiled.bare is not None
+    caller = Caller(compiled.export(tmp_path / "model.so"), max(compiled.bare.arena_bytes.values()))
+    work = np.zeros(2**16, np.uint8)
+    outputs = caller.outputs(1, 24)
+    place = ctypes.byref(caller.context)
+    memory = (ctypes.c_void_p(work.ctypes.data), ctypes.c_size_t(work.nbytes))
+    for pair in (("The cat", "façade"), ("a cat " * 9, "the " * 30), ("", "")):
+        texts = [part for text in pair for part in _bytes(text)]
+        assert not caller.library.ibert_embed_pair(
+            place, *texts, *memory, pointers(outputs), sizes(outputs)
+        )
+        tokens = Tokenizer(quantized.tokenizer).encode([pair], 24, pad_to=24, allow_empty=True)
+        expected = reference(quantized, tokens.inputs(quantized.input_names))[0]
+        np.testing.assert_array_equal(outputs[0], expected)
+    nothing = (None, ctypes.c_size_t(1))
+    status = caller.library.ibert_embed_pair(
+        place, *_bytes("a"), *nothing, *memory, pointers(outputs), sizes(outputs)
+    )
+    assert status == 1
+
+
+def _bytes(text: str) -> tuple[bytes, ctypes.c_size_t]:
+    return text.encode(), ctypes.c_size_t(len(text.encode()))
+
+
+def test_answers_need_more_than_ids(quantized: QuantizedModel, messages: Messages) -> None:
+    model = replace(quantized, info=replace(quantized.info, head="question_answering"))
+    with messages.raises(UsageError):
+        ibert.compile(model, "host", SHAPES, runtime="none", tokenizer=True)
 
 
 def test_a_probe_may_be_one_word() -> None:

@@ -28,8 +28,20 @@ def tiny_bert() -> QuantizedModel:
     return replace(made, tokenizer={"tokenizer.json": json.dumps(word_piece()).encode()})
 
 
-def tiny_package() -> Path:
-    """The package of `tiny_bert`; skips without the tools, see `tests.arm.tools.needs`."""
+@quantised_once
+def tiny_reranker() -> QuantizedModel:
+    """A cross-encoder of that size, with one score for a pair."""
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 1}
+    model = random_bert(13, 0.15, "BertForSequenceClassification", num_labels=1, **sizes)
+    canonical = ibert.load(model, verify=False)
+    batches = [inputs_for([*canonical.info.inputs], 16, seed, VOCABULARY) for seed in range(2)]
+    made = ibert.quantize(canonical, calibration=batches)
+    return replace(made, tokenizer={"tokenizer.json": json.dumps(word_piece()).encode()})
+
+
+def tiny_package(pairs: bool = False) -> Path:
+    """The package of a tiny model; skips without the tools, see `tests.arm.tools.needs`."""
     board("wasm32")
     needs("wasm-ld-14")
-    return compiled_once(tiny_bert(), "wasm32", SHAPES, tokenizer=True)
+    model = tiny_reranker() if pairs else tiny_bert()
+    return compiled_once(model, "wasm32", SHAPES, tokenizer=True)

@@ -20,7 +20,7 @@ from tests.arm.packages import assert_bit_exact, inputs_for, reference
 from tests.arm.tools import needs
 from tests.random_models import random_ids
 
-from .packages import VOCABULARY, tiny_bert, tiny_package
+from .packages import VOCABULARY, tiny_bert, tiny_package, tiny_reranker
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,38 @@ def test_strings_become_the_ids_of_the_tokenizer(package: Path) -> None:
     assert too_long == "a text has 131072 bytes; there is room for 65536"
 
 
+def test_pairs_of_strings(package: Path) -> None:
+    quantized, texts = (
+        tiny_reranker(),
+        [("The cat", "façade"), ("word " * 40, "cat " * 9), ("", "")],
+    )
+    script = (
+        f"const model = await load(), texts = {json.dumps(texts)};\n"
+        "const rows = texts.map((pair) => model.tokenizePair(...pair));\n"
+        "console.log(JSON.stringify(rows));\n"
+        "const scores = (given) => model.embed(given).map((one) => one.values[0]);\n"
+        "const found = [texts, rows].map(scores);\n"
+        "console.log(JSON.stringify(found));\n"
+        "try { model.tokenizePair('x'.repeat(1 << 15), 'y'.repeat(1 << 16)); }\n"
+        "catch (error) { console.log(error.message); }"
+    )
+    done = node(script, tiny_package(pairs=True))
+    assert done.returncode == 0, done.stderr
+    rows, found, too_long = done.stdout.splitlines()
+    tokenizer, scores = Tokenizer(quantized.tokenizer), []
+    for pair, row in zip(texts, json.loads(rows), strict=True):
+        batch = tokenizer.encode([pair], 16, allow_empty=True)
+        assert row["ids"] == batch.input_ids[0].tolist()
+        assert row["types"] == batch.token_type_ids[0].tolist()
+        scores.append(reference(quantized, batch.inputs(quantized.input_names))[0].item())
+    assert json.loads(found) == [scores, scores]
+    assert too_long == "a text has 98304 bytes; there is room for 65536"
+    refused = node(
+        "try { (await load()).embed([['a', 'b']]); } catch (e) { console.log(e.message); }", package
+    )
+    assert refused.stdout == "the model does not take pairs of texts\n"
+
+
 @pytest.mark.parametrize("name", ["model.wasm", "weights.bin"])
 def test_a_changed_file_is_refused(package: Path, tmp_path: Path, name: str) -> None:
     copy = tmp_path / "copy"
@@ -115,7 +147,7 @@ def test_the_package_is_small_closed_and_what_npm_takes(package: Path) -> None:
     assert set(described["files"]) <= files
     assert re.fullmatch(r"[a-z][a-z0-9-]*", described["name"])
     module = Module((package / "model.wasm").read_bytes())
-    assert module.imports == [] and set(module.exports) == set(exports({"text": {}}))
+    assert module.imports == [] and set(module.exports) == set(exports({"text": {"pairs": False}}))
     assert module.section_bytes["code"] < 100_000
 
 
@@ -130,7 +162,9 @@ def test_every_instruction_is_decoded_as_llvm_decodes_it(package: Path) -> None:
     assert (
         len(theirs)
         == len(ours)
-        == audit_module(path, get_target("wasm32"), exports({"text": {}})).instructions
+        == audit_module(
+            path, get_target("wasm32"), exports({"text": {"pairs": False}})
+        ).instructions
     )
     # Loads that widen have the name of the result's type there.
     differ = {(a, b) for a, b in zip(ours, theirs, strict=True) if a != b}
