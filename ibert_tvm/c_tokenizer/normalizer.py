@@ -165,23 +165,31 @@ class Stage:
     Attributes
     ----------
     kind
-        ``"map"``, ``"order"``, ``"compose"`` or ``"clusters"``.
+        ``"map"``, ``"order"``, ``"compose"``, ``"clusters"`` or ``"prepend"``.
     name
         What its names in C begin with.
     characters
         Of a map: what becomes of code points.
     pairs
         Of clusters: what becomes of pairs of code points.
+    text
+        Of prepend: what comes before a text that is not empty.
     """
 
     kind: str
     name: str = ""
     characters: CharacterMap = field(default_factory=dict)
     pairs: dict[tuple[int, int], str] = field(default_factory=dict)
+    text: str = ""
     hangul: bool = False
     longest: int = 3
     table: CodePointTable | None = None
     arrays: tuple[Array, ...] = ()
+
+    @property
+    def codes(self) -> list[int]:
+        """Of prepend: code points of its text."""
+        return [*map(ord, self.text)]
 
     @property
     def unit(self) -> str:
@@ -272,6 +280,11 @@ def _replace(step: JsonDict) -> Iterator[Stage]:
     yield Stage("map", characters={ord(pattern): step["content"]})
 
 
+def _prepend(step: JsonDict) -> Iterator[Stage]:
+    if step["prepend"]:
+        yield Stage("prepend", text=step["prepend"])
+
+
 def _precompiled(step: JsonDict) -> Iterator[Stage]:
     characters, pairs = keys_of(base64.b64decode(step["precompiled_charsmap"]))
     yield Stage("clusters", characters=characters, pairs=pairs)
@@ -286,6 +299,7 @@ _KINDS: dict[str, Callable[[JsonDict], Iterator[Stage]]] = {
     "NFKD": _decomposed,
     "Nmt": lambda step: iter((_map(step),)),
     "Precompiled": _precompiled,
+    "Prepend": _prepend,
     "Replace": _replace,
     "StripAccents": lambda step: iter((_map(step),)),
 }

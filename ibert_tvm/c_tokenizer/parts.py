@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -111,6 +112,8 @@ def words_part(record: JsonDict | None) -> Part:
     """
     steps = _flat(record, "pretokenizers")
     names = [step["type"] for step in steps]
+    if not steps:
+        return _metaspace({"replacement": " ", "prepend_scheme": "never", "split": False}, False)
     if names == ["ByteLevel"]:
         return _byte_level(steps[0])
     if names in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
@@ -119,8 +122,6 @@ def words_part(record: JsonDict | None) -> Part:
         if step["type"] not in _BY_CLASS:
             raise refused("pre_tokenizer", f"{step['type']} is none of {', '.join(_BY_CLASS)}")
         check_plain("pre_tokenizer", step, _ISOLATED)
-    if not steps:
-        raise refused("pre_tokenizer", "there is none")
     table = _class_table(json.dumps(record))
     return Part("classes.c.in", {"DROPPED": DROPPED, "ALONE": ALONE, "USUAL": _USUAL}, (table,))
 
@@ -138,8 +139,8 @@ def _byte_level(step: JsonDict) -> Part:
     """GPT-2's expression; its classes are those of the engine that the package searches with."""
     if not step["use_regex"]:
         raise refused("pre_tokenizer", "ByteLevel does not cut text into words")
-    table = _expression_classes()
-    return Part("byte_level.c.in", {"prefix_space": bool(step["add_prefix_space"])}, (table,))
+    values: dict[str, object] = {"prefix_space": bool(step["add_prefix_space"]), "byte_level": True}
+    return Part("byte_level.c.in", values, (_expression_classes(),))
 
 
 def _metaspace(step: JsonDict, by_spaces: bool) -> Part:
@@ -183,8 +184,15 @@ def _flat(record: JsonDict | None, key: str) -> list[JsonDict]:
     return [record]
 
 
-def model_part(record: JsonDict) -> Part:
-    """How words become tokens; `record` is ``model`` of tokenizer.json.
+def model_part(record: JsonDict, byte_level: bool) -> Part:
+    """How words become tokens.
+
+    Parameters
+    ----------
+    record
+        ``model`` of tokenizer.json.
+    byte_level
+        Whether its vocabulary writes each byte as a character.
 
     Raises
     ------
@@ -194,10 +202,10 @@ def model_part(record: JsonDict) -> Part:
     build = _MODELS.get(record["type"])
     if build is None:
         raise refused("model", f"{record['type']} is none of {', '.join(_MODELS)}")
-    return build(record)
+    return build(record, byte_level)
 
 
-def _word_piece(record: JsonDict) -> Part:
+def _word_piece(record: JsonDict, _byte_level: bool) -> Part:
     vocabulary, unknown = record["vocab"], record["unk_token"]
     if unknown not in vocabulary:
         raise refused("model", f"the vocabulary lacks unk_token {unknown!r}")
@@ -216,49 +224,82 @@ def _word_piece(record: JsonDict) -> Part:
     return Part("word_piece.c.in", values, arrays=trie.arrays)
 
 
-def _byte_pairs(record: JsonDict) -> Part:
-    """Each token is made by one pair, so that its left part's length says which."""
-    check_plain("model", {**record, "vocab": None, "merges": None}, _PLAIN_PAIRS)
-    alphabet = byte_alphabet()
-    vocabulary = {
-        bytes(map(alphabet.__getitem__, token)): number
-        for token, number in record["vocab"].items()
-        if {*token} <= alphabet.keys()
-    }
-    missing = [byte for byte in range(256) if bytes((byte,)) not in vocabulary]
+def _byte_tokens(record: JsonDict, numbers: Mapping[str, int]) -> tuple[Array, ...]:
+    """Ids of the tokens of bytes, if there are such for characters that the vocabulary lacks."""
+    if not record.get("byte_fallback"):
+        return ()
+    missing = [name for name in _BYTE_NAMES if name not in numbers]
     if missing:
-        raise refused("model", f"the vocabulary lacks the byte {missing[0]}")
-    lefts = [0] * (max(vocabulary.values()) + 1)
-    ranks = [0] * len(lefts)
+        raise refused("model", f"byte_fallback is set, and the vocabulary lacks {missing[0]}")
+    return (Array("byte_tokens", [numbers[name] for name in _BYTE_NAMES]),)
+
+
+def _pairs(record: JsonDict, byte_level: bool) -> Part:
+    """A merge is found by the token that it makes, and the bytes of its left part."""
+    numbers: dict[str, int] = record["vocab"]
+    fallback: tuple[Array, ...] = ()
+    if byte_level:
+        check_plain("model", {**record, "vocab": None, "merges": None}, _PLAIN_PAIRS)
+        alphabet = byte_alphabet()
+        written = {
+            token: bytes(map(alphabet.__getitem__, token))
+            for token in numbers
+            if {*token} <= alphabet.keys()
+        }
+        missing = {bytes((byte,)) for byte in range(256)} - {*written.values()}
+        if missing:
+            raise refused("model", f"the vocabulary lacks the byte {min(missing)[0]}")
+    else:
+        free = dict.fromkeys(("vocab", "merges", "unk_token", "fuse_unk"))  # nothing is unknown
+        check_plain("model", {**record, **free}, {**_PLAIN_PAIRS, "byte_fallback": True})
+        fallback = _byte_tokens(record, numbers)
+        if not fallback:
+            raise refused("model", "BPE of characters has no byte_fallback")
+        written = {token: token.encode() for token in numbers}
+    merges: dict[int, dict[int, int]] = {}
     for rank, merge in enumerate(record["merges"]):
         left, right = merge.split(" ") if isinstance(merge, str) else merge
-        number = record["vocab"][left + right]
-        if lefts[number]:
-            raise refused("model", f"two merges make {left + right!r}")
-        lefts[number], ranks[number] = len(left), rank
-    made = [rank for left, rank in zip(lefts, ranks, strict=True) if left]
-    ranked = made != sorted(made)
-    trie = Trie.of("vocabulary", vocabulary)
-    arrays = (Array("merge_lefts", lefts), *([Array("merge_ranks", ranks)] if ranked else []))
+        if fallback and not {left, right, left + right}.isdisjoint(_BYTE_NAMES):
+            raise refused("model", f"the token of a byte is part of the merge {left!r} {right!r}")
+        merges.setdefault(numbers[left + right], {})[len(written[left])] = rank
+    made = [rank for number in sorted(merges) for rank in merges[number].values()]
+    several = len(made) > len(merges)
+    ranked = several or made != sorted(made)
+    listed = [sorted(merges.get(number, {}).items()) for number in range(1 + max(numbers.values()))]
+    if several:
+        columns = [pair for pairs in listed for pair in pairs]
+        starts = [0, *itertools.accumulate(map(len, listed))]
+    else:
+        columns, starts = [pairs[0] if pairs else (0, 0) for pairs in listed], []
+    trie = Trie.of("vocabulary", {written[token]: numbers[token] for token in written})
+    arrays = (
+        Array("merge_lefts", [left for left, _ in columns]),
+        *([Array("merge_ranks", [rank for _, rank in columns])] if ranked else []),
+        *([Array("merge_starts", starts)] if several else []),
+    )
     values = {
         "SAMPLED": SAMPLED,
+        "several": several,
         "ranked": ranked,
+        "byte_fallback": bool(fallback),
         "ignore_merges": bool(record.get("ignore_merges")),
         **_working(_LONGEST_WORD, 8),
     }
-    return Part("byte_pairs.c.in", values, arrays=(*trie.arrays, *arrays))
+    return Part("pairs.c.in", values, arrays=(*trie.arrays, *fallback, *arrays))
 
 
-def _unigram(record: JsonDict) -> Part:
+def _unigram(record: JsonDict, _byte_level: bool) -> Part:
     """Scores are doubles in the package: their sums are those of doubles, bit for bit."""
-    check_plain("model", {**record, "vocab": None, "unk_id": None}, {})
+    check_plain("model", {**record, "vocab": None, "unk_id": None}, {"byte_fallback": True})
     if record["unk_id"] is None:
         raise refused("model", "there is no unk_id")
     scores = [float(score) for _, score in record["vocab"]]
     if any(score > 0 or 0 < -score < _SMALLEST or not isfinite(score) for score in scores):
         raise refused("model", "a score is above 0, infinite, or hardly below 0")
     # Of equal pieces the last counts.
-    trie = Trie.of("vocabulary", {text.encode(): i for i, (text, _) in enumerate(record["vocab"])})
+    numbers = {text: number for number, (text, _) in enumerate(record["vocab"])}
+    trie = Trie.of("vocabulary", {text.encode(): number for text, number in numbers.items()})
+    fallback = _byte_tokens(record, numbers)
     magnitudes = -np.array(scores) + 0.0
     narrow = magnitudes.astype(np.float32)
     single = bool((narrow == magnitudes).all())
@@ -274,9 +315,10 @@ def _unigram(record: JsonDict) -> Part:
         "unknown": record["unk_id"],
         "unknown_score": f"{unknown:#x}",
         "single": single,
+        "byte_fallback": bool(fallback),
         **_working(_LONGEST_WORD, 16),
     }
-    return Part("unigram.c.in", values, arrays=(*trie.arrays, *arrays))
+    return Part("unigram.c.in", values, arrays=(*trie.arrays, *fallback, *arrays))
 
 
 _SMALLEST = 2.0**-100
@@ -293,9 +335,10 @@ def _working(longest: int, per_byte: int) -> dict[str, object]:
 
 _LONGEST_WORD = 512
 """Bytes of a word that the memory is for that headers ask for."""
+_BYTE_NAMES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 _PLAIN_PAIRS: dict[str, object] = {"ignore_merges": True}
-_MODELS: dict[str, Callable[[JsonDict], Part]] = {
-    "BPE": _byte_pairs,
+_MODELS: dict[str, Callable[[JsonDict, bool], Part]] = {
+    "BPE": _pairs,
     "Unigram": _unigram,
     "WordPiece": _word_piece,
 }
@@ -333,7 +376,9 @@ class Template:
         encoding = fast.encode(*["a"] * texts)
         types = encoding.type_ids if has_types else [0] * len(encoding.ids)
         tokens = [*zip(encoding.ids, types, strict=True)]
-        special, kinds, end = [], [], 0
+        special: list[tuple[tuple[int, int], ...]] = []
+        kinds: list[int] = []
+        end = 0
         for text in range(texts):
             places = [at for at, found in enumerate(encoding.sequence_ids) if found == text]
             given = {types[place] for place in places}

@@ -141,7 +141,7 @@ def c_tokenizer(tokenizer: Tokenizer, pairs: bool = False) -> CTokenizer:
     document = json.loads(fast.to_str())
     stages = stages_of(document["normalizer"])
     words = words_part(document["pre_tokenizer"])
-    model = model_part(document["model"])
+    model = model_part(document["model"], "byte_level" in words.values)
     added = document["added_tokens"]
     added_tables = added_arrays(added, bool(stages))
     own = [stage.table for stage in stages if stage.table is not None]
@@ -158,7 +158,7 @@ def c_tokenizer(tokenizer: Tokenizer, pairs: bool = False) -> CTokenizer:
         *(array for table in tables if table not in own for array in table.arrays),
         *words.arrays,
         *model.arrays,
-        *(array for array in added_tables if array.name != "added_trims" or trimmed),
+        *(array for array in added_tables if added and (array.name != "added_trims" or trimmed)),
     ]
     table_bytes = sum(array.nbytes for array in arrays)
     values = {
@@ -289,7 +289,8 @@ def check_on_probes(host: HostTokenizer, tokenizer: Tokenizer) -> int:
             if isinstance(probe, str):
                 check_same(probe, host.ids(probe.encode(), room), ids)
             else:
-                check_pair(probe, host.pair(*(text.encode() for text in probe), room), (ids, types))
+                first, second = (text.encode() for text in probe)
+                check_pair(probe, host.pair(first, second, room), (ids, types))
     return len(probes)
 
 

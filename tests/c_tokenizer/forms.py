@@ -153,6 +153,49 @@ def unigram(pre_tokenizer: Any = None, double: bool = False, **changes: Any) -> 
     return {**document, **changes}
 
 
+BYTE_PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
+"""Of models with ``byte_fallback``."""
+
+
+def with_byte_pieces(document: dict[str, Any]) -> dict[str, Any]:
+    """A Unigram tokenizer with pieces for bytes, in the place of unknown ones."""
+    model = document["model"]
+    pieces = [[name, -float(number % 7)] for number, name in enumerate(BYTE_PIECES)]
+    vocabulary = [*model["vocab"], *pieces]
+    return {**document, "model": {**model, "vocab": vocabulary, "byte_fallback": True}}
+
+
+def character_pairs(several: bool = True, **changes: Any) -> dict[str, Any]:
+    """Llama's tokenizer.json with few merges, of one or several pairs for a token."""
+    fast = FastTokenizer(models.BPE())
+    fast.pre_tokenizer = pre_tokenizers.Metaspace()
+    special = ["<unk>", "<s>", "</s>", *BYTE_PIECES]
+    trainer = trainers.BpeTrainer(vocab_size=700, special_tokens=special, show_progress=False)
+    fast.train_from_iterator([*SENTENCES, *lines(60, seed=5)], trainer)
+    document: dict[str, Any] = json.loads(fast.to_str())
+    model = document["model"]
+    vocabulary = model["vocab"]
+    if several:  # as they are made of a vocabulary of SentencePiece
+        made = [
+            [token[:place], token[place:]]
+            for token in vocabulary
+            for place in range(1, len(token))
+            if {token[:place], token[place:]} <= vocabulary.keys() - {*BYTE_PIECES}
+        ]
+        model["merges"] = sorted(made, key=lambda pair: vocabulary["".join(pair)])
+    model |= {"byte_fallback": True, "unk_token": "<unk>", "fuse_unk": True}
+    steps = [
+        {"type": "Prepend", "prepend": "▁"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+    ]
+    usual = {
+        "added_tokens": [added(name, number) for number, name in enumerate(special[:3])],
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": None,
+    }
+    return {**document, **usual, **changes}
+
+
 @functools.cache
 def charsmap() -> bytes:
     """SentencePiece's map of characters by NFKC, as it is trained with by default."""

@@ -16,11 +16,13 @@ from .forms import (
     TEXTS,
     added,
     byte_pairs,
+    character_pairs,
     compare,
     host_of,
     lines,
     tokenizer_of,
     unigram,
+    with_byte_pieces,
     word_piece,
 )
 
@@ -63,7 +65,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     ),
 }
 
-_USUAL = ("NFKC", "trimmed", "byte pairs", "pieces of words")
+_USUAL = ("NFKC", "trimmed", "byte pairs", "pieces of words", "pairs of characters")
 FAMILIES |= {
     "byte pairs": byte_pairs(),
     "space before": byte_pairs(
@@ -84,6 +86,18 @@ FAMILIES |= {
     "no space before": unigram(
         pre_tokenizers.Metaspace(prepend_scheme="never"), normalizer={"type": "Nmt"}
     ),
+}
+
+FAMILIES |= {
+    "pieces of bytes": with_byte_pieces(unigram()),
+    "pairs of characters": character_pairs(),
+    "pairs of words": character_pairs(
+        several=False,
+        normalizer=None,
+        pre_tokenizer={"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"},
+        added_tokens=[],
+    ),
+    "no words": word_piece(pre_tokenizer=None),
 }
 
 

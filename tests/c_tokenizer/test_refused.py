@@ -8,36 +8,49 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from ibert_tvm.c_tokenizer.errors import TokenizerFormError
-from ibert_tvm.c_tokenizer.parts import byte_alphabet
 from ibert_tvm.c_tokenizer.text import c_tokenizer, check_same
 from ibert_tvm.common.errors import VerificationError
 from tests.snapshots import Messages
 
-from .forms import added, byte_pairs, tokenizer_of, unigram, word_piece
+from .forms import (
+    BYTE_PIECES,
+    added,
+    byte_pairs,
+    character_pairs,
+    tokenizer_of,
+    unigram,
+    word_piece,
+)
 
 _REPLACE = {"type": "Replace", "pattern": {"String": "ab"}, "content": "c"}
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
-_PIECES = [*byte_alphabet(), "ab", "bc", "abc"]
-_BYTES = {piece: number for number, piece in enumerate(_PIECES)}
 
 
 def _unigram(score: float, unknown: int | None) -> dict[str, Any]:
     return {"type": "Unigram", "vocab": [["a", score]], "unk_id": unknown, "byte_fallback": False}
 
 
+def _characters(vocabulary: list[str], *merges: list[str], **changes: object) -> dict[str, Any]:
+    document = character_pairs()
+    numbers = {piece: number for number, piece in enumerate(vocabulary)}
+    document["model"] |= {"vocab": numbers, "merges": [*merges], "unk_token": None, **changes}
+    return {**document, "added_tokens": []}
+
+
 REFUSED: dict[str, dict[str, Any]] = {
     "a normaliser": word_piece({"type": "Strip", "strip_left": True, "strip_right": True}),
     "a replacement": word_piece(_REPLACE),
-    "no pre-tokenizer": word_piece(pre_tokenizer=None),
     "a pre-tokenizer": word_piece(pre_tokenizer={"type": "UnicodeScripts"}),
     "how punctuation is cut": word_piece(
         pre_tokenizer={"type": "Punctuation", "behavior": "MergedWithNext"}
     ),
     "a model": word_piece(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}),
-    "a pair twice": byte_pairs(merges=[["a", "bc"], ["ab", "c"]], vocab=_BYTES),
     "a byte less": byte_pairs(merges=[], vocab={"a": 0}),
     "a suffix": byte_pairs(end_of_word_suffix="</w>"),
     "no expression": byte_pairs(pre_tokenizer={**_BYTE_LEVEL, "use_regex": False}),
+    "characters alone": _characters(["a"], byte_fallback=False),
+    "a byte's token less": _characters(["a", *BYTE_PIECES[1:]]),
+    "a merge of a byte": _characters([*BYTE_PIECES, "a", "a<0x41>"], ["a", "<0x41>"]),
     "a good score": unigram(model=_unigram(1.0, 0)),
     "nothing unknown": unigram(model=_unigram(-1.0, None)),
     "first of words": unigram(
