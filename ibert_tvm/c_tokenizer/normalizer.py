@@ -174,6 +174,8 @@ class Stage:
         Of clusters: what becomes of pairs of code points.
     text
         Of prepend: what comes before a text that is not empty.
+    again
+        Of prepend: whether it comes before a text that begins so, too.
     """
 
     kind: str
@@ -181,6 +183,7 @@ class Stage:
     characters: CharacterMap = field(default_factory=dict)
     pairs: dict[tuple[int, int], str] = field(default_factory=dict)
     text: str = ""
+    again: bool = True
     hangul: bool = False
     longest: int = 3
     table: CodePointTable | None = None

@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from ..common.strict_json import JsonDict
-from .code_points import ALONE, DROPPED, character_map, component, word_classes
+from .code_points import ALONE, DROPPED, component, word_classes
 from .errors import check_plain, refused
+from .expression import GPT_2, automaton
 from .tables import Array, CodePointTable, bits_of
 
 # The vocabulary: a trie of bytes whose shape takes two bits a node (LOUDS).
@@ -111,11 +113,13 @@ def words_part(record: JsonDict | None) -> Part:
         If it is not implemented.
     """
     steps = _flat(record, "pretokenizers")
+    if steps and steps[-1]["type"] == "ByteLevel":
+        return _byte_level(steps)
     names = [step["type"] for step in steps]
     if not steps:
         return _metaspace({"replacement": " ", "prepend_scheme": "never", "split": False}, False)
-    if names == ["ByteLevel"]:
-        return _byte_level(steps[0])
+    if names == ["Split"]:
+        return _split(steps[0])
     if names in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
         return _metaspace(steps[-1], by_spaces=len(steps) > 1)
     for step in steps:
@@ -135,12 +139,44 @@ def _class_table(record: str) -> CodePointTable:
     return CodePointTable.of("word_class", {code: one ^ _USUAL for code, one in classes.items()})
 
 
-def _byte_level(step: JsonDict) -> Part:
-    """GPT-2's expression; its classes are those of the engine that the package searches with."""
-    if not step["use_regex"]:
-        raise refused("pre_tokenizer", "ByteLevel does not cut text into words")
-    values: dict[str, object] = {"prefix_space": bool(step["add_prefix_space"]), "byte_level": True}
-    return Part("byte_level.c.in", values, (_expression_classes(),))
+def _byte_level(steps: Sequence[JsonDict]) -> Part:
+    """The last step writes bytes as characters; words are its own, or those of the steps before."""
+    last, before = steps[-1], steps[:-1]
+    again = any(step["type"] == "ByteLevel" for step in before)
+    if again or (before and (last["use_regex"] or last["add_prefix_space"])):
+        raise refused("pre_tokenizer", "ByteLevel cuts or begins words that others made")
+    made = words_part({"type": "Sequence", "pretokenizers": before})
+    if last["use_regex"]:
+        made = _expression(GPT_2, {"between": True, "joined": False})
+    values = {**made.values, "byte_level": True, "prefix_space": bool(last["add_prefix_space"])}
+    return replace(made, values=values)
+
+
+_CUTS: dict[tuple[str, bool], dict[str, object]] = {
+    ("Isolated", False): {"between": True, "joined": False},
+    ("Isolated", True): {"between": True, "joined": False},
+    ("Removed", True): {"between": False, "joined": False},
+    ("MergedWithPrevious", False): {"between": True, "joined": True},
+}
+"""By behaviour, and whether it is that of what is between: whether this makes words, or begins
+them."""
+
+
+def _split(step: JsonDict) -> Part:
+    """Words by a regular expression."""
+    how = (step["behavior"], bool(step["invert"]))
+    if how not in _CUTS:
+        inverted = " inverted" if how[1] else ""
+        raise refused("pre_tokenizer", f"Split has the behaviour {how[0]!r}{inverted}")
+    pattern = step["pattern"]
+    expression = pattern["Regex"] if "Regex" in pattern else re.escape(pattern["String"])
+    return _expression(expression, _CUTS[how])
+
+
+def _expression(expression: str, cuts: dict[str, object]) -> Part:
+    made = automaton(expression)
+    values = {"width": made.width, **cuts}
+    return Part("expression.c.in", values, (made.classes,), (made.transitions,))
 
 
 def _metaspace(step: JsonDict, by_spaces: bool) -> Part:
@@ -156,16 +192,6 @@ def _metaspace(step: JsonDict, by_spaces: bool) -> Part:
     }
     tables = (_class_table(json.dumps({"type": "WhitespaceSplit"})),) if by_spaces else ()
     return Part("metaspace.c.in", values, tables)
-
-
-@functools.cache
-def _expression_classes() -> CodePointTable:
-    classes: dict[int, int] = {}
-    for number, expression in enumerate((r"\p{L}", r"\p{N}", r"\s"), start=1):
-        record = {"type": "Replace", "pattern": {"Regex": expression}, "content": ""}
-        replacing = component("normalizer", json.dumps(record))
-        classes |= dict.fromkeys(character_map(replacing.normalize_str), number)
-    return CodePointTable.of("character_class", classes)
 
 
 def byte_alphabet() -> dict[str, int]:

@@ -24,6 +24,7 @@ from .normalizer import (
     FLAGS,
     KEEP,
     SPACED,
+    Stage,
     cluster_flags,
     mark_classes,
     needs_classes,
@@ -144,6 +145,8 @@ def c_tokenizer(tokenizer: Tokenizer, pairs: bool = False) -> CTokenizer:
     model = model_part(document["model"], "byte_level" in words.values)
     added = document["added_tokens"]
     added_tables = added_arrays(added, bool(stages))
+    if words.values.get("prefix_space"):
+        stages.append(Stage("prepend", "prefix", text=" ", again=False))
     own = [stage.table for stage in stages if stage.table is not None]
     clustered = any(stage.kind == "clusters" for stage in stages)
     tables = [

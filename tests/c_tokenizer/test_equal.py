@@ -110,7 +110,13 @@ def test_every_family_in_every_script(family: str) -> None:
 
 
 @pytest.mark.record
-@pytest.mark.parametrize("family", ["uncased", "NFKC", "byte pairs", "pieces of words"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("uncased", "NFKC", "byte pairs", "pieces of words"),
+        *("pairs of characters", "pieces of bytes"),
+    ],
+)
 def test_many_lines(family: str) -> None:
     """On 100,000 lines; with SentencePiece's map see `test_graphemes`."""
     tokenizer = tokenizer_of(FAMILIES[family])

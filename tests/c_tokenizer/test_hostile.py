@@ -14,7 +14,9 @@ from tests.processes import run_captured
 
 from .forms import host_of, tokenizer_of, word_piece
 from .test_equal import FAMILIES
+from .test_expression import FORMS
 
+ALL = {**FAMILIES, **FORMS}
 _FLAGS = ("-std=c99", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
@@ -35,11 +37,11 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
     [
         ("uncased", "right", 3_000),
         ("uncased", "left", 3_000),
-        *(pytest.param(family, "right", 200_000, marks=pytest.mark.slow) for family in FAMILIES),
+        *(pytest.param(family, "right", 200_000, marks=pytest.mark.slow) for family in ALL),
     ],
 )
 def test_random_bytes_under_sanitisers(family: str, side: str, calls: int, tmp_path: Path) -> None:
-    form = c_tokenizer(tokenizer_of(FAMILIES[family], truncation_side=side), pairs=True)
+    form = c_tokenizer(tokenizer_of(ALL[family], truncation_side=side), pairs=True)
     (tmp_path / "ibert_model.h").write_text(header_alone(form))
     (tmp_path / "tokenizer.c").write_text(form.source)
     shutil.copy(Path(__file__).with_name("fuzz.c"), tmp_path)

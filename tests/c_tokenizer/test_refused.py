@@ -23,7 +23,6 @@ from .forms import (
 )
 
 _REPLACE = {"type": "Replace", "pattern": {"String": "ab"}, "content": "c"}
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
 
 def _unigram(score: float, unknown: int | None) -> dict[str, Any]:
@@ -47,7 +46,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a model": word_piece(model={"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}),
     "a byte less": byte_pairs(merges=[], vocab={"a": 0}),
     "a suffix": byte_pairs(end_of_word_suffix="</w>"),
-    "no expression": byte_pairs(pre_tokenizer={**_BYTE_LEVEL, "use_regex": False}),
     "characters alone": _characters(["a"], byte_fallback=False),
     "a byte's token less": _characters(["a", *BYTE_PIECES[1:]]),
     "a merge of a byte": _characters([*BYTE_PIECES, "a", "a<0x41>"], ["a", "<0x41>"]),

@@ -41,7 +41,7 @@ def quantized() -> QuantizedModel:
     return replace(small_bert(layers=1), tokenizer=files)
 
 
-def _expected(quantized: QuantizedModel, text: str) -> np.ndarray:
+def _expected(quantized: QuantizedModel, text: str | tuple[str, str]) -> np.ndarray:
     tokens = Tokenizer(quantized.tokenizer).encode([text], 24, pad_to=24, allow_empty=True)
     return reference(quantized, tokens.inputs(quantized.input_names))[0]
 
@@ -90,9 +90,7 @@ def test_a_library_takes_pairs(tmp_path: Path) -> None:
         assert not caller.library.ibert_embed_pair(
             place, *texts, *memory, pointers(outputs), sizes(outputs)
         )
-        tokens = Tokenizer(quantized.tokenizer).encode([pair], 24, pad_to=24, allow_empty=True)
-        expected = reference(quantized, tokens.inputs(quantized.input_names))[0]
-        np.testing.assert_array_equal(outputs[0], expected)
+        np.testing.assert_array_equal(outputs[0], _expected(quantized, pair))
     nothing = (None, ctypes.c_size_t(1))
     status = caller.library.ibert_embed_pair(
         place, *_bytes("a"), *nothing, *memory, pointers(outputs), sizes(outputs)
@@ -117,18 +115,22 @@ def test_a_probe_may_be_one_word() -> None:
 
 
 @pytest.mark.slow
-def test_firmware_takes_text(quantized: QuantizedModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("second", ["", "A cat?"])
+def test_firmware_takes_text(quantized: QuantizedModel, tmp_path: Path, second: str) -> None:
     board("cortex-m3")
+    quantized = tiny_reranker() if second else quantized
     needs("make", "qemu-system-arm")
     compiled = ibert.compile(quantized, "cortex-m3", [(1, 24)], prefix="ibert", tokenizer=True)
     package = compiled.export(tmp_path / "package")
     text = "The naïve cat, 你好!"
     firmware = Path(__file__).resolve().parents[2] / "examples" / "firmware"
     settings = [f"BUILD={tmp_path}/build", "TARGET=cortex-m3", f"PACKAGE={package}", f"TEXT={text}"]
+    settings += [f"SECOND={second}"] if second else []
     made = run_captured(["make", "-C", str(firmware), *settings, "run"])
     assert made.returncode == 0, made.stderr
     (checksum,) = re.findall(r"crc32 (0x[0-9a-f]+)", made.stdout)
-    assert int(checksum, 16) == zlib.crc32(_expected(quantized, text).tobytes())
+    expected = _expected(quantized, (text, second) if second else text)
+    assert int(checksum, 16) == zlib.crc32(expected.tobytes())
     document = json.loads((package / "ibert_model.json").read_text())
     assert document["text"]["table_bytes"] < document["memory"]["flash"]["constants"]
     audit = audit_package(package, document, compiled.target, _folder(tmp_path / "audit"))
