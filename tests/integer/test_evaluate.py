@@ -13,6 +13,7 @@ from ibert_tvm.relay_passes.errors import LoweringError, RangeError
 from ibert_tvm.relay_passes.integer.arrays import exact_matmul
 from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
 from ibert_tvm.relay_passes.spec.short_softmax import ShortExponential
+from tests.passes.models import module_of
 from tests.snapshots import Messages
 
 
@@ -169,23 +170,11 @@ def test_a_foreign_operator_is_refused(builder) -> None:
 
 def test_what_a_body_refuses_names_the_operator(messages) -> None:
     x = relax.Var("x", relax.TensorType([1, 2, 4], "int8"))
-    multiplier = relax.Var("multiplier", relax.TensorType([1], "int16"))
-    bias = relax.Var("bias", relax.TensorType([1, 3], "int32"))
-    stored = {"shift": 1, "low": -9, "high": 9}
-    call = integer.attention(
-        *(x, x, x, None, multiplier),
-        bias=bias,
-        name="self",
-        num_heads=2,
-        softmax="short",
-        exponential=ShortExponential.from_scale(1e-3),
-        **stored,
-    )
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, multiplier, bias], attrs={"num_input": 1}):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(call))
-        builder.emit_func_output(out)
+    given = {"softmax": "short", "exponential": ShortExponential.from_scale(1e-3)}
+    given |= {"name": "self", "num_heads": 2, "shift": 1, "low": -9, "high": 9}
     arrays = {"multiplier": np.ones(1, np.int16), "bias": np.full((1, 3), 2**30, np.int32)}
+    module = module_of(
+        [x], lambda x, m, bias: integer.attention(x, x, x, None, m, bias=bias, **given), **arrays
+    )
     with messages.raises(RangeError):
-        evaluate(builder.get(), {"x": np.zeros((1, 2, 4), np.int8)}, arrays)
+        evaluate(module, {"x": np.zeros((1, 2, 4), np.int8)}, arrays)

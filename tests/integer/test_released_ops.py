@@ -11,6 +11,7 @@ from ibert_tvm.relay_passes.errors import LoweringError, RangeError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate_all
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.spec.released import ReleasedLayerNorm, exact_factors, layer_norm
+from tests.passes.models import ProgramBuilder, module_of
 from tests.snapshots import Messages
 
 BATCH, SEQ = tirx.Var("batch", "int64"), tirx.Var("seq_len", "int64")
@@ -73,34 +74,18 @@ def program(bound: int):
         "multiplier": factors.multipliers,
         "shift": factors.shifts,
     }
-    params = {k: var(k, list(v.shape), str(v.dtype)) for k, v in arrays.items()}
+    p = ProgramBuilder(0)
+    params = {name: p.parameter(name, array) for name, array in arrays.items()}
     x = var("x", [BATCH, SEQ, CHANNELS], "int32")
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, *params.values()], attrs={"num_input": 1}):
-        with builder.dataflow():
-            clamped = builder.emit(
-                even(
-                    x,
-                    params["two"],
-                    params["one"],
-                    name="sum",
-                    low=-bound,
-                    high=bound - 1,
-                    dtype="int32",
-                )
-            )
-            normalised = builder.emit(norm(clamped, params["offset"]))
-            out = builder.emit_output(
-                even(
-                    normalised,
-                    params["multiplier"],
-                    params["shift"],
-                    name="out",
-                    split=factors.split,
-                )
-            )
-        builder.emit_func_output(out)
-    return builder.get(), arrays
+
+    def body() -> list[relax.Var]:
+        wide = {"name": "sum", "low": -bound, "high": bound - 1, "dtype": "int32"}
+        clamped = p.emit(even(x, params["two"], params["one"], **wide))
+        normalised = p.emit(norm(clamped, params["offset"]))
+        stored = {"name": "out", "split": factors.split}
+        return [p.emit(even(normalised, params["multiplier"], params["shift"], **stored))]
+
+    return p.built([x], body), arrays
 
 
 def test_values_lie_in_their_intervals() -> None:
@@ -121,12 +106,6 @@ def test_values_lie_in_their_intervals() -> None:
 def test_a_sum_that_does_not_fit_names_the_layer() -> None:
     x = var("x", [BATCH, SEQ, CHANNELS], "int32")
     offset = np.full(CHANNELS, 2**63 - 2**31 + 1, np.int64)
-    o = var("o", [CHANNELS], "int64")
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, o], attrs={"num_input": 1}):
-        with builder.dataflow():
-            out = builder.emit_output(norm(x, o))
-        builder.emit_func_output(out)
     with pytest.raises(RangeError) as caught:
-        analyse_ranges(builder.get(), {"o": offset})
+        analyse_ranges(module_of([x], norm, o=offset), {"o": offset})
     assert str(caught.value).splitlines()[1] == "  where: integer.released_layer_norm 'n'"

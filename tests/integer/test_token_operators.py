@@ -13,6 +13,7 @@ from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+from tests.passes.models import module_of
 
 BATCH, LENGTH, CHANNELS = 3, 5, 4
 INT16 = np.arange(-(2**15), 2**15)
@@ -21,14 +22,8 @@ INT16 = np.arange(-(2**15), 2**15)
 def run(make: Callable[..., Any], x: np.ndarray, **weights: np.ndarray) -> tuple[Any, np.ndarray]:
     """The module of one operator, and what it computes of x [batch, length, channels]."""
     batch = tirx.Var("batch", "int64")
-    variables = [relax.Var("x", relax.TensorType([batch, *x.shape[1:]], str(x.dtype)))]
-    variables += [relax.Var(n, relax.TensorType(a.shape, str(a.dtype))) for n, a in weights.items()]
-    builder = relax.BlockBuilder()
-    with builder.function("main", variables, attrs={"num_input": 1}):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(make(*variables)))
-        builder.emit_func_output(out)
-    module = builder.get()
+    given = relax.Var("x", relax.TensorType([batch, *x.shape[1:]], str(x.dtype)))
+    module = module_of([given], make, **weights)
     (found,) = evaluate(module, {"x": x}, weights)
     return module, found
 

@@ -15,6 +15,7 @@ from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
+from tests.passes.models import module_of
 
 BATCH = tirx.Var("batch", "int64")
 SIDES = ("height", "width", "stride_down", "stride_across", "top", "bottom", "left", "right")
@@ -29,12 +30,7 @@ RUNS = {"same": (3, 1, 1, 1), "halved": (3, 2, 1, 1), "apart": (2, 3, 0, 1)}
 def run(build: Any, operand: np.ndarray) -> tuple[relax.IRModule, np.ndarray]:
     """The result of one operator, and the program."""
     x = relax.Var("x", relax.TensorType([BATCH, *operand.shape[1:]], str(operand.dtype)))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x], attrs={"num_input": 1}):
-        with builder.dataflow():
-            out = builder.emit_output(builder.emit(build(x)))
-        builder.emit_func_output(out)
-    made = builder.get()
+    made = module_of([x], build)
     return made, evaluate(made, {"x": operand}, {})[0]
 
 

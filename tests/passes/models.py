@@ -191,6 +191,15 @@ class ProgramBuilder:
         return tvm.IRModule({"main": main.with_attr("num_input", len(inputs))})
 
 
+def module_of(
+    inputs: Sequence[relax.Var], make: Callable[..., relax.Call], **arrays: np.ndarray
+) -> tvm.IRModule:
+    """A module of ``main(*inputs, *parameters)``, which is what `make` gives of them."""
+    p = ProgramBuilder(0)
+    weights = [p.parameter(name, array) for name, array in arrays.items()]
+    return p.built(inputs, lambda: [p.emit(make(*inputs, *weights))])
+
+
 def encoder_program(
     hidden: int = 32,
     heads: int = 4,
