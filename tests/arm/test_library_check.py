@@ -183,21 +183,13 @@ def test_code_for_a_vector_unit_is_refused_on_a_board_without_one(
         check_elf(library, target)
 
 
-def test_big_endian_is_refused(tmp_path: Path, messages: Messages) -> None:
-    target = board("rpi4", run=False)
-    (tmp_path / "l.c").write_text(SOURCE, encoding="utf-8")
-    command = [*find_linker(target), "-mbig-endian", "-c", "l.c", "-o", "l.o"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    with messages.raises(TargetError):
-        check_elf(tmp_path / "l.o", target)
-
-
-def test_a_64_bit_library_is_not_taken_for_its_32_bit_form(
-    tmp_path: Path, messages: Messages
+@pytest.mark.parametrize("form", ["big-endian", "abi=ilp32"])
+def test_another_form_of_its_machine_is_refused(
+    form: str, tmp_path: Path, messages: Messages
 ) -> None:
     target = board("rpi4", run=False)
     (tmp_path / "l.c").write_text(SOURCE, encoding="utf-8")
-    command = [*find_linker(target), "-mabi=ilp32", "-c", "l.c", "-o", "l.o"]
+    command = [*find_linker(target), f"-m{form}", "-c", "l.c", "-o", "l.o"]
     subprocess.run(command, cwd=tmp_path, check=True)
     with messages.raises(TargetError):
         check_elf(tmp_path / "l.o", target)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 from ibert_tvm.relay_passes.errors import RangeError
 from ibert_tvm.relay_passes.spec import layer_norm
 from ibert_tvm.relay_passes.spec.layer_norm import LayerNormAffine, LayerNormConstants
+from ibert_tvm.relay_passes.spec.short_layer_norm import ShortLayerNorm
 from tests.snapshots import Messages
+from tests.spec import test_short_layer_norm
 
 LOW, HIGH = -32767, 32767
 
@@ -100,15 +104,20 @@ def test_all_gamma_zero_gives_beta() -> None:
     np.testing.assert_array_equal(got[0], [500, -1250, 1000])
 
 
-def test_epsilon_counts_where_the_variance_is_small() -> None:
+@pytest.mark.parametrize(
+    ("form", "rows"),
+    [(LayerNormConstants, run), (ShortLayerNorm, test_short_layer_norm.run)],
+    ids=["any", "15 bits"],
+)
+def test_epsilon_counts_where_the_variance_is_small(form: Any, rows: Callable[..., Any]) -> None:
     random = np.random.default_rng(0)
     gamma, beta, scale = np.ones(64), np.zeros(64), 1e-4
     half = random.integers(-30, 31, (8, 32))
     q = np.concatenate([half, -half], axis=1)  # the mean is exactly 0
     expected = reference(q * scale, gamma, beta, 1e-5)
-    constants = LayerNormConstants.from_scale(scale, 1e-5, 64)
+    constants = form.from_scale(scale, 1e-5, 64)
     assert constants.epsilon == 64_000
-    got = run(q, constants, LayerNormAffine.from_scale(gamma, beta, 2 / 32767)) * (2 / 32767)
+    got = rows(q, constants, LayerNormAffine.from_scale(gamma, beta, 2 / 32767)) * (2 / 32767)
     assert np.abs(got - expected).max() < 5e-4
     assert np.abs(expected).max() < 1.5, "without epsilon it would be about 1.7"
 
