@@ -178,7 +178,8 @@ class TargetDescription:
     functions
         Functions that the target has. Of single numbers, where the specification is written for
         registers of one: ``"square_root"``, ``"floor_log2"``, ``"normalised_reciprocal"`` and
-        ``"minimum"``; of vectors without numbers of 64 bits: ``"high_product"``.
+        ``"minimum"``; of vectors without numbers of 64 bits: ``"high_product"``; of vectors whose
+        lanes shift by one amount: ``"uniform_shift"``.
     gpu
         The graphics processor; None where kernels run on the processor itself.
     runs_on

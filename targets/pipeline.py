@@ -65,6 +65,7 @@ def keep_small_buffers_on_stack(alignment: int) -> tvm.transform.Pass:
 # Known by name: this package does not import the one that defines the operators.
 Q15_MULTIPLY = "tirx.ibert_q15_multiply"
 HIGH_PRODUCT = "tirx.ibert_high_product"
+LANE_SHIFT = "tirx.ibert_lane_shift"
 _SCALAR = {"tirx.ibert_multiply_add": "multiply_add", "tirx.ibert_saturate": "saturate"}
 
 
@@ -82,10 +83,12 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
     }
     scalar = dict(description.scalar_instructions)
 
-    def select(call: ir.Call) -> ir.Call:
+    def select(call: ir.Call) -> tirx.Expr:
         operator = getattr(call.op, "name", "")
         if operator in _SCALAR and _SCALAR[operator] in scalar:
             return tirx.call_llvm_pure_intrin("int32", scalar[_SCALAR[operator]], *call.args)
+        if operator == LANE_SHIFT:
+            return _shifted_by_lane(*call.args)
         if operator not in vectors:
             return call
         intrinsics, more = vectors[operator]
@@ -103,6 +106,26 @@ def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pas
         return tvm_ffi.structural_map(function, (ir.Call, select))
 
     return run
+
+
+def _shifted_by_lane(
+    x: tirx.Expr, amount: tirx.Expr, least: tirx.Expr, most: tirx.Expr
+) -> tirx.Expr:
+    """``x >> amount``, of vectors of amounts by a product, which has 32 bits.
+
+    The power of two is a product of ``max((n & 2^b) << (2^b - b), 1)``, a factor for each bit b of
+    what is missing from the largest amount.
+    """
+    if not isinstance(most, tirx.Broadcast) or isinstance(amount, tirx.Broadcast):
+        return x >> amount
+    kind = str(x.ty)
+    wide = kind.replace("int16", "int32")
+    missing, power = most - amount, tirx.const(1, kind)
+    for bit in range((int(most.value) - int(least.value)).bit_length()):
+        one = tirx.bitwise_and(missing, tirx.const(1 << bit, kind))
+        factor = tirx.max(one << tirx.const((1 << bit) - bit, kind), tirx.const(1, kind))
+        power *= factor
+    return ((x.astype(wide) * power.astype(wide)) >> most.astype(wide)).astype(kind)
 
 
 def _by_registers(

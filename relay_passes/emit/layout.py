@@ -17,6 +17,12 @@ from ..spec.arithmetic import VECTORS, Arithmetic
 from ..spec.halves import Halves
 from ..spec.scalar import Scalar
 from ..spec.scalar_minimum import ScalarWithMinimum
+from ..spec.uniform_shifts import UniformShifts
+
+_OF_VECTORS: tuple[tuple[str, type[Arithmetic]], ...] = (
+    ("high_product", Halves),
+    ("uniform_shift", UniformShifts),
+)
 
 
 class DotOperands(Protocol):
@@ -87,7 +93,8 @@ class KernelLayout:
     functions
         Functions that a target has itself. Of single numbers, where it is scalar:
         ``"square_root"``, ``"floor_log2"``, ``"normalised_reciprocal"``, ``"minimum"``; of
-        vectors: ``"high_product"``. Others become expressions.
+        vectors: ``"high_product"``, and ``"uniform_shift"`` where no other shift of vectors is one.
+        Others become expressions.
     either_sign
         Whether the instruction takes bytes of either signedness as activations, whatever
         `lhs_dtype` says: weights of a softmax, which are not negative, need no offset.
@@ -111,7 +118,7 @@ class KernelLayout:
     def arithmetic(self) -> Arithmetic:
         """How the specification's operations are written, which every operand carries."""
         if not self.scalar:
-            return Halves() if "high_product" in self.functions else VECTORS
+            return next((kind() for name, kind in _OF_VECTORS if name in self.functions), VECTORS)
         kind = ScalarWithMinimum if "minimum" in self.functions else Scalar
         return kind(frozenset(self.functions))
 

@@ -4,6 +4,8 @@
 are for processors without vectors. The specification emits the operator and each target says what
 instruction it is (`targets`). Where none does, it becomes the arithmetic.
 
+`LANE_SHIFT` shifts each lane by an amount of its own, on a target that has no such instruction.
+
 `SQUARE_ROOT`, `FLOOR_LOG2` and `NORMALISED_RECIPROCAL` are emitted only for a target that has them,
 as `KernelLayout.functions` says: elsewhere their arithmetic is traced.
 """
@@ -18,6 +20,10 @@ Q15_MULTIPLY = "tirx.ibert_q15_multiply"
 
 HIGH_PRODUCT = "tirx.ibert_high_product"
 """``floor(a b / 2^32)`` of int32 (lanes), as int32."""
+
+LANE_SHIFT = "tirx.ibert_lane_shift"
+"""``x >> n`` of int32 or int16 (lanes) x and n, n from `least` to `most`; ``x 2^(most - n)`` fits
+32 bits."""
 
 MULTIPLY_ADD = "tirx.ibert_multiply_add"
 """``a b + c``, int32, of factors that fit 16 bits."""
@@ -77,6 +83,18 @@ def high_product(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
     return tirx.call_intrin("int32", HIGH_PRODUCT, a, b)
 
 
+def lane_shift(x: tirx.Expr, amount: tirx.Expr, least: int, most: int) -> tirx.Expr:
+    """Call the operator on two expressions of one type."""
+    dtype = str(amount.ty)
+    bounds = (tirx.const(bound, dtype) for bound in (least, most))
+    return tirx.call_intrin(dtype, LANE_SHIFT, x, amount, *bounds)
+
+
+def _lower_lane_shift(call: ir.Call) -> tirx.Expr:
+    x, amount, *_ = call.args
+    return x >> amount
+
+
 def _lower(call: ir.Call) -> tirx.Expr:
     return q15_arithmetic(*call.args)
 
@@ -102,6 +120,7 @@ def _lower_saturate(call: ir.Call) -> tirx.Expr:
 for _name, _rule in (
     (Q15_MULTIPLY, _lower),
     (HIGH_PRODUCT, _lower_high_product),
+    (LANE_SHIFT, _lower_lane_shift),
     (MULTIPLY_ADD, _lower_multiply_add),
     (SATURATE, _lower_saturate),
     (SQUARE_ROOT, None),

@@ -10,7 +10,7 @@ from tvm import te, tirx
 
 from ibert_tvm.relay_passes.spec import q15
 from ibert_tvm.relay_passes.spec.q15 import Q15_MULTIPLY as SPECIFIED
-from ibert_tvm.relay_passes.spec.q15 import q15_product
+from ibert_tvm.relay_passes.spec.q15 import lane_shift, q15_product
 from ibert_tvm.schedules import schedule_module
 from ibert_tvm.targets import TargetDescription, get_target, pipeline
 from ibert_tvm.targets.pipeline import cpu_pipeline, select_q15_instructions
@@ -83,7 +83,7 @@ def vectorised_product(lanes: int) -> tirx.PrimFunc:
     return schedule.mod["main"]
 
 
-@pytest.mark.parametrize("name", ["Q15_MULTIPLY", "HIGH_PRODUCT"])
+@pytest.mark.parametrize("name", ["Q15_MULTIPLY", "HIGH_PRODUCT", "LANE_SHIFT"])
 def test_both_packages_speak_of_the_same_operator(name: str) -> None:
     assert getattr(pipeline, name) == getattr(q15, name)
 
@@ -105,6 +105,20 @@ def test_other_numbers_of_lanes_take_the_arithmetic_that_defines_it(name: str, l
     assert SPECIFIED.rpartition(".")[2] not in text
     assert INSTRUCTION.search(text) is None
     assert re.search(r"\b(?:v?pmul|v?pmadd|imul)\w*\b", text)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_only_amounts_of_each_lane_make_a_shift_a_product(own: bool) -> None:
+    x, n = (te.placeholder((8,), "int32", name=name) for name in "xn")
+    shifted = te.compute(
+        (8,), lambda i: lane_shift(x[i].asobject(), n[i if own else 0].asobject(), 0, 7)
+    )
+    schedule = tvm.s_tir.Schedule(te.create_prim_func([x, n, shifted]))
+    schedule.vectorize(schedule.get_loops(schedule.get_sblock("compute"))[0])
+    text = assembly({"shifted": schedule.mod["main"]}, get_target("x86-64"))
+    # Without AVX2 vectors shift by one amount.
+    assert ("pmuludq" in text or "pmulld" in text) == own
+    assert "psrad" in text
 
 
 def test_a_target_without_the_instruction_leaves_the_operator_alone() -> None:
