@@ -1,11 +1,19 @@
-// Times packages for browsers, and ONNX models, in Node.js: node web.mjs SETTINGS, JSON with
-// `rounds`, `runtime` (the file of onnxruntime-web; may be empty) and `cells`, each with `batch`,
-// `seqLen`, `package`, a folder, and `onnx`, a file. Prints milliseconds of every round.
-import { readFile } from "node:fs/promises";
-import { pathToFileURL } from "node:url";
-
-const settings = JSON.parse(process.argv[2]);
+// Times packages for browsers, and ONNX models: node web.mjs SETTINGS, or a page beside the file
+// settings.json, which sends the result to /result. The settings are JSON with `rounds`, `runtime`
+// (the file of onnxruntime-web; may be empty) and `cells`, each with `batch`, `seqLen`, `package`,
+// a folder, and `onnx`, a file. The result has the milliseconds of every round.
+const page = globalThis.document !== undefined;
+const settings = page ? await (await fetch("settings.json")).json() : JSON.parse(process.argv[2]);
 const WARM_UP = 20;
+
+const at = (path) => new URL(path, import.meta.url);
+
+async function read(path) {
+  if (page) {
+    return new Uint8Array(await (await fetch(at(path))).arrayBuffer());
+  }
+  return (await import("node:fs/promises")).readFile(at(path));
+}
 
 function tokens(batch, seqLen) {
   const ids = Int32Array.from({ length: batch * seqLen }, (_, i) => 1000 + ((i * 7919) % 20000));
@@ -13,16 +21,16 @@ function tokens(batch, seqLen) {
 }
 
 async function ours(cell) {
-  const { load } = await import(pathToFileURL(`${cell.package}/index.js`));
+  const { load } = await import(at(`${cell.package}/index.js`));
   const model = await load();
   const inputs = tokens(cell.batch, cell.seqLen);
   return () => model.run(inputs, cell);
 }
 
 async function theirs(cell) {
-  const ort = await import(pathToFileURL(settings.runtime));
+  const ort = await import(at(settings.runtime));
   ort.env.wasm.numThreads = 1;
-  const session = await ort.InferenceSession.create(await readFile(cell.onnx));
+  const session = await ort.InferenceSession.create(await read(cell.onnx));
   const inputs = {};
   const given = tokens(cell.batch, cell.seqLen);
   for (const name of session.inputNames) {
@@ -50,4 +58,10 @@ for (const cell of settings.cells) {
   }
   rows.push({ batch: cell.batch, seqLen: cell.seqLen, milliseconds });
 }
-console.log(JSON.stringify({ node: process.version, rows }));
+const version = page ? navigator.userAgent.match(/Chrome\/([\d.]+)/)?.[1] : process.version;
+const result = JSON.stringify({ version, rows });
+if (page) {
+  await fetch("/result", { method: "POST", body: result });
+} else {
+  console.log(result);
+}

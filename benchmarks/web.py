@@ -1,7 +1,7 @@
-"""MiniLM in Node.js, on one thread, and beside onnxruntime-web where that is installed.
+"""MiniLM in Node.js and Chromium on one thread, beside onnxruntime-web where that is installed.
 
     python -m benchmarks.web
-    python -m benchmarks.web --onnxruntime-web node_modules/onnxruntime-web
+    python -m benchmarks.web --chromium chromium --onnxruntime-web node_modules/onnxruntime-web
 
 Both take turns, run by run. Of onnxruntime-web the INT8 model is that of the peer
 ``onnxruntime-int8-dynamic``. The result is written after all cells.
@@ -11,8 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import queue
 import statistics
 import subprocess
+import tempfile
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,8 @@ __all__ = ["main"]
 ROOT = Path(__file__).resolve().parent.parent
 _SCRIPT = Path(__file__).with_name("web.mjs")
 _SPEC = MODELS["minilm"]
+_FILES = ("package", "onnx")
+_PATIENCE = 600  # seconds
 
 
 class _Web(IbertPeer):
@@ -59,28 +66,95 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cells", default="1x32,1x128", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=100, help="(default: %(default)s)")
     parser.add_argument("--onnxruntime-web", type=Path, help="folder of its npm package")
+    parser.add_argument("--chromium", help="command of a browser to measure in as well")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "bench")
     parser.add_argument(
         "-o", "--output", type=Path, default=ROOT / "benchmarks" / "results" / "web"
     )
     options = parser.parse_args(arguments)
-    runtime = options.onnxruntime_web and options.onnxruntime_web / "dist" / "ort.node.min.mjs"
+    peer = options.onnxruntime_web and (options.onnxruntime_web / "dist").resolve()
     cells = [Cell(*map(int, text.split("x"))) for text in options.cells.split(",")]
-    settings = {
-        "rounds": options.rounds,
-        "runtime": str(runtime.resolve()) if runtime else "",
-        "cells": [_built(cell, options.cache, bool(runtime)) for cell in cells],
-    }
+    built = [_built(cell, options.cache, bool(peer)) for cell in cells]
     result: dict[str, Any] = {"machine": describe_machine(), "software": describe_software()}
-    command = ["node", str(_SCRIPT), json.dumps(settings)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    result |= json.loads(done.stdout)
-    if runtime:
+    result["engines"] = {"Node.js": _in_node(options.rounds, built, peer)}
+    if options.chromium:
+        result["engines"]["Chromium"] = _in_chromium(options.chromium, options.rounds, built, peer)
+    if peer:
         described = json.loads((options.onnxruntime_web / "package.json").read_text())
         result["onnxruntime-web"] = described["version"]
-    for path in save_with_text(result, _text(result, settings["cells"]), options.output):
+    for path in save_with_text(result, _text(result, built), options.output):
         print(path)
     return 0
+
+
+def _in_node(rounds: int, cells: list[dict[str, Any]], peer: Path | None) -> dict[str, Any]:
+    """What the script says in Node.js."""
+    files = [{**cell, **{name: cell[name].as_uri() for name in _FILES}} for cell in cells]
+    runtime = (peer / "ort.node.min.mjs").as_uri() if peer else ""
+    settings = {"rounds": rounds, "runtime": runtime, "cells": files}
+    command = ["node", str(_SCRIPT), json.dumps(settings)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return dict(json.loads(done.stdout))
+
+
+class _Site(SimpleHTTPRequestHandler):
+    """A folder, as a page whose clock counts microseconds; takes the result."""
+
+    def __init__(self, *given: Any, results: queue.Queue[bytes], **named: Any) -> None:
+        self.results = results
+        super().__init__(*given, **named)
+
+    def end_headers(self) -> None:
+        self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+        self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
+
+    def do_POST(self) -> None:
+        self.results.put(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: the result is what counts."""
+
+
+def _in_chromium(
+    browser: str, rounds: int, cells: list[dict[str, Any]], peer: Path | None
+) -> dict[str, Any]:
+    """What the script says in a page."""
+    results: queue.Queue[bytes] = queue.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        site = Path(folder, "site")
+        site.mkdir()
+        (site / "web.mjs").symlink_to(_SCRIPT)
+        (site / "index.html").write_text('<script type="module" src="web.mjs"></script>')
+        served = []
+        for number, cell in enumerate(cells):
+            names = {name: f"./{number}-{name}" for name in _FILES}
+            for name, link in names.items():
+                (site / link).symlink_to(cell[name])
+            served.append({**cell, **names})
+        if peer:
+            (site / "peer").symlink_to(peer)
+        runtime = "./peer/ort.wasm.min.mjs" if peer else ""
+        settings = {"rounds": rounds, "runtime": runtime, "cells": served}
+        (site / "settings.json").write_text(json.dumps(settings))
+        handler = partial(_Site, directory=str(site), results=results)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        flags += ["--no-first-run", f"--user-data-dir={folder}/profile"]
+        address = f"http://127.0.0.1:{server.server_port}/index.html"
+        with subprocess.Popen(
+            [browser, *flags, "--remote-debugging-port=0", address], stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                return dict(json.loads(results.get(timeout=_PATIENCE)))
+            finally:
+                process.terminate()
+                process.wait()
+                server.shutdown()
+                server.server_close()
 
 
 def _built(cell: Cell, cache: Path, peer: bool) -> dict[str, Any]:
@@ -93,27 +167,32 @@ def _built(cell: Cell, cache: Path, peer: bool) -> dict[str, Any]:
     model = folder / "model.onnx"
     if peer and not model.exists():
         onnx.build(_SPEC, cell, source, folder, cache)
-    paths = {"package": str((folder / "package").resolve()), "onnx": str(model.resolve())}
+    paths = {"package": (folder / "package").resolve(), "onnx": model.resolve()}
     return {"batch": cell.batch, "seqLen": cell.seq_len, **paths}
 
 
 def _text(result: dict[str, Any], cells: list[dict[str, Any]]) -> str:
     rows = []
-    for row, cell in zip(result["rows"], cells, strict=True):
-        for name, values in row["milliseconds"].items():
-            code = Path(cell["package"], "model.wasm").stat().st_size if name == "ibert_tvm" else 0
-            shown = f"{code / 1024:.0f} KiB" if code else ""
-            times = (f"{min(values):.2f}", f"{statistics.median(values):.2f}")
-            rows.append((f"{row['batch']}x{row['seqLen']}", name, *times, shown))
-    peer = result.get("onnxruntime-web")
+    for engine, measured in result["engines"].items():
+        for row, cell in zip(measured["rows"], cells, strict=True):
+            for name, values in row["milliseconds"].items():
+                ours = name == "ibert_tvm"
+                code = Path(cell["package"], "model.wasm").stat().st_size if ours else 0
+                shown = f"{code / 1024:.0f} KiB" if code else ""
+                times = (f"{min(values):.2f}", f"{statistics.median(values):.2f}")
+                rows.append((engine, f"{row['batch']}x{row['seqLen']}", name, *times, shown))
+    engines = [f"{name} {one['version']}" for name, one in result["engines"].items()]
+    if peer := result.get("onnxruntime-web"):
+        engines.append(f"onnxruntime-web {peer}, INT8")
+    head = ("engine", "cell", "runtime", "minimum, ms", "median, ms", "model.wasm")
     return "\n".join(
         [
-            "# MiniLM in Node.js, one thread",
+            "# MiniLM in Node.js and browsers, one thread",
             "",
             *machine_lines(result),
-            f"- Node.js {result['node']}" + (f"; onnxruntime-web {peer}, INT8" if peer else ""),
+            f"- {'; '.join(engines)}",
             "",
-            *table(("cell", "runtime", "minimum, ms", "median, ms", "model.wasm"), rows),
+            *table(head, rows),
             "",
         ]
     )
