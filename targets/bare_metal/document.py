@@ -46,7 +46,7 @@ _SCHEMA = {
         "ram": {"total": _SIZE, "arena": _SIZE, "stack": _SIZE, "peak": {"layer": STRING}},
     },
     "verified": {"instructions": _SIZE},
-    "text?": {"pairs": FLAG},
+    "text?": {"pairs?": FLAG},
     "external?": one_of(*EXTERNAL),
     "external_bytes?": _SIZE,
     "fetch?": {"largest": _SIZE, "buffer?": _COUNT},
