@@ -33,7 +33,8 @@ __attribute__((export_name("run"))) int32_t run_shape(int32_t batch, int32_t seq
 #ifdef TEXT_BYTES
 uint8_t text[TEXT_BYTES];
 int32_t ids[TOKENS], types[TOKENS];
-static IBERT_ALIGNED uint8_t words[IBERT_TOKENIZER_WORK_BYTES];
+/* Some tokenizers take a text as one word: of 8 KB, where there is a limit. */
+static IBERT_ALIGNED uint8_t words[16 * IBERT_TOKENIZER_WORK_BYTES];
 
 /* The number of ids, or a status below 0. */
 __attribute__((export_name("tokenize"))) int32_t tokenize_text(int32_t bytes) {

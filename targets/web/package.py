@@ -282,6 +282,7 @@ def _write_texts(
         name=name,
         texts=bare.interface.pad_token_id is not None,
         tokenizer=bare.text is not None,
+        pairs=bare.text is not None and bool(bare.text.report.get("pairs")),
         shapes=shapes,
         module_bytes=facts["module"]["bytes"],
         weight_bytes=facts["weights"]["bytes"],

@@ -112,7 +112,9 @@ def test_pairs_of_strings(package: Path) -> None:
         "try { model.tokenizePair('x'.repeat(1 << 15), 'y'.repeat(1 << 16)); }\n"
         "catch (error) { console.log(error.message); }"
     )
-    done = node(script, tiny_package(pairs=True))
+    folder = tiny_package(pairs=True)
+    assert 'embed([["a query", "a document"]])' in (folder / "README.md").read_text("utf-8")
+    done = node(script, folder)
     assert done.returncode == 0, done.stderr
     rows, found, too_long = done.stdout.splitlines()
     tokenizer, scores = Tokenizer(quantized.tokenizer), []
