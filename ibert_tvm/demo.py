@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .common.errors import ModelError, VerificationError
 from .common.extras import require
 from .common.strict_json import JsonDict, JsonObject
+from .common.types import Array, Doubles
 from .evaluation.evaluate import Fidelity, evaluate_integers, fidelity
 from .evaluation.metrics import pairwise_cosine
 from .texts import packaged_texts
@@ -89,8 +89,8 @@ class DemoResult:
 
     model: str
     sentences: tuple[str, ...]
-    float_similarities: NDArray[np.float64]
-    integer_similarities: NDArray[np.float64]
+    float_similarities: Doubles
+    integer_similarities: Doubles
     bit_exact: bool
     integer_only: JsonObject
     latencies: tuple[Latency, ...]
@@ -222,9 +222,7 @@ def run_demo(folder: Path, step: Callable[[str, str], None]) -> DemoResult:
 
 
 def _check_exact(
-    quantized: QuantizedModel,
-    inputs: Mapping[str, NDArray[Any]],
-    outputs: Mapping[str, NDArray[Any]],
+    quantized: QuantizedModel, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
 ) -> None:
     expected = evaluate_integers(quantized, inputs)
     for name, values in outputs.items():

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.random  # an interrupt is lost where its extensions are imported, so not on first use
-from numpy.typing import NDArray
+
+from ..common.types import Ints
 
 if TYPE_CHECKING:
     from ..model.tokenization import TokenizedBatch
@@ -90,8 +91,8 @@ def text_batches(
     count = max(len(ids) // batch * batch, batch)
     rows = np.resize(np.arange(len(ids)), count)
     shape = (count, seq_len)
-    padded: NDArray[np.int32] = np.full(shape, metadata.info.pad_token_id, dtype=np.int32)
-    real: NDArray[np.int32] = np.zeros(shape, dtype=np.int32)
+    padded: Ints = np.full(shape, metadata.info.pad_token_id, dtype=np.int32)
+    real: Ints = np.zeros(shape, dtype=np.int32)
     length = min(seq_len, ids.shape[1])
     padded[:, :length] = ids[rows, :length]
     real[:, :length] = mask[rows, :length]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ..common.types import Array
+
 # What shows that this command wrote a file: an archive's comment, and the length of a header, which
 # NumPy pads to a multiple of 64 bytes and no further.
 _NPZ = b"written by ibert_tvm"
@@ -218,7 +220,7 @@ def _items(
     return given if text or file is not None else None
 
 
-def _read_inputs(path: Path) -> dict[str, NDArray[Any]]:
+def _read_inputs(path: Path) -> dict[str, Array]:
     from ..common.array_file import read_arrays
 
     try:

@@ -12,13 +12,12 @@ import tokenize
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
-from numpy.typing import NDArray
 
 from .errors import DocumentError
+from .types import Array
 
 MAX_ARRAYS = 4096
 MAX_RANK = 8
@@ -29,7 +28,7 @@ _READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 _MAX_HEADER = 1024
 
 
-def read_arrays(file: Path) -> dict[str, NDArray[Any]]:
+def read_arrays(file: Path) -> dict[str, Array]:
     """Read all arrays of a file.
 
     Parameters
@@ -86,7 +85,7 @@ def _check_sizes(members: list[zipfile.ZipInfo], file_bytes: int) -> None:
         )
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Array:
     with archive.open(member) as stream:
         # No more than was stated, whatever the compressed data become.
         content = stream.read(member.file_size)

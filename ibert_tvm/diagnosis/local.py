@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..common.types import Doubles, Longs
 from .places import Place
 
 
@@ -29,14 +29,14 @@ class LocalErrors:
     """
 
     texts: int
-    signal: NDArray[np.float64] = field(init=False)
-    rounding: NDArray[np.float64] = field(init=False)
-    computing: NDArray[np.float64] = field(init=False)
-    clipped: NDArray[np.int64] = field(init=False)
-    entries: NDArray[np.int64] = field(init=False)
+    signal: Doubles = field(init=False)
+    rounding: Doubles = field(init=False)
+    computing: Doubles = field(init=False)
+    clipped: Longs = field(init=False)
+    entries: Longs = field(init=False)
     total: float = 0.0
     reference: float = 0.0
-    channels: NDArray[np.float64] = field(default_factory=lambda: np.zeros(1))
+    channels: Doubles = field(default_factory=lambda: np.zeros(1))
     tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -49,10 +49,10 @@ class LocalErrors:
         self,
         text: int,
         place: Place,
-        source: NDArray[np.float64],
-        rounded: NDArray[np.float64],
-        result: NDArray[np.float64],
-        original: NDArray[np.float64],
+        source: Doubles,
+        rounded: Doubles,
+        result: Doubles,
+        original: Doubles,
     ) -> None:
         """Take in a text: its real tokens [tokens, channels].
 
@@ -81,7 +81,7 @@ class LocalErrors:
         self.channels = self.channels + error.sum(axis=0)
         self.tokens += len(source)
 
-    def error(self, rounding: bool) -> NDArray[np.float64]:
+    def error(self, rounding: bool) -> Doubles:
         """Squares of one of the two errors, by text."""
         return self.rounding if rounding else self.computing
 
@@ -97,7 +97,7 @@ class LocalErrors:
         return same / square if square > 0 else 0.0
 
     @property
-    def mean_error(self) -> NDArray[np.float64]:
+    def mean_error(self) -> Doubles:
         """Of the operators, by channel."""
         return self.channels / max(self.tokens, 1)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.strict_json import JsonDict
+from ..common.types import Array, Doubles, Longs
 from ..evaluation.evaluate import (
     check_pair,
     check_seq_len,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 Kind = tuple[str, str]
-Errors = NDArray[np.float64]
+Errors = Doubles
 
 _BATCH_TOKENS = 512
 # A kind of loss is measured if its noise is at least this share of the largest kind's.
@@ -99,7 +99,7 @@ def diagnose(
     return _Diagnosis(model, reference, batches, progress).run(texts)
 
 
-def _batches(tokens: TokenizedBatch) -> Iterator[tuple[NDArray[np.int64], JsonDict]]:
+def _batches(tokens: TokenizedBatch) -> Iterator[tuple[Longs, JsonDict]]:
     """Texts of like length, padded to the longest: numbers of the texts, and inputs."""
     lengths = tokens.attention_mask.sum(axis=1)
     order = np.argsort(lengths, kind="stable")
@@ -135,7 +135,7 @@ class _Diagnosis:
         self,
         model: QuantizedModel,
         reference: CanonicalModel,
-        batches: list[tuple[NDArray[np.int64], JsonDict]],
+        batches: list[tuple[Longs, JsonDict]],
         progress: Progress | None,
     ) -> None:
         self.mixed = MixedModel(model, reference)
@@ -193,9 +193,9 @@ class _Diagnosis:
         first: int = 0,
         keep: list[State] | None = None,
         watch: Callable[[int], Watch] | None = None,
-    ) -> NDArray[np.float64]:
+    ) -> Doubles:
         """Vectors of all texts."""
-        vectors: list[NDArray[np.float64]] = [np.zeros(0)] * self.texts
+        vectors: list[Doubles] = [np.zeros(0)] * self.texts
         for number, (rows, inputs) in enumerate(self.batches):
             state = None if begin is None else begin[number]
             watched = None if watch is None else watch(number)
@@ -207,7 +207,7 @@ class _Diagnosis:
                 vectors[row] = vector_of_text(self.output.kind, output[position], mask[position])
         return np.stack(vectors)
 
-    def _errors(self, vectors: NDArray[np.float64]) -> Errors:
+    def _errors(self, vectors: Doubles) -> Errors:
         return text_errors(self.expected, vectors)
 
     def _noting(self, number: int) -> Watch:
@@ -216,9 +216,7 @@ class _Diagnosis:
         mask = inputs["attention_mask"] != 0
         original = self.float_states[number].real
 
-        def watch(
-            place: Place, source: NDArray[Any], rounded: NDArray[Any], result: NDArray[Any]
-        ) -> None:
+        def watch(place: Place, source: Array, rounded: Array, result: Array) -> None:
             arrays = source, rounded, result, original[place.key]
             per_token = source.ndim == 3 and source.shape[:2] == mask.shape
             for position, row in enumerate(rows):

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.canonical import FloatModel, FloatStep
 from ibert_tvm.relay_passes.integer.evaluate import check_array, lookup, run_operator
 
 from ..common.strict_json import JsonObject
+from ..common.types import Array, Doubles, Floats
 from .places import Place, places_of
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Treatment:
     computed: bool
     step: float = 1.0
     reach: float = 1.0
-    offset: NDArray[np.float64] | None = None
+    offset: Doubles | None = None
 
     @property
     def of_the_form(self) -> bool:
@@ -161,7 +161,7 @@ FLOAT = Treatment(False, False)
 INTEGER = Treatment(True, True)
 
 Treat = Callable[[Place], Treatment]
-Watch = Callable[[Place, NDArray[Any], NDArray[Any], NDArray[Any]], None]
+Watch = Callable[[Place, Array, Array, Array], None]
 """Called with a place, what float arithmetic makes of its operands, that rounded, the result."""
 
 
@@ -179,9 +179,9 @@ class State:
         By step, where numbers are integers of the form.
     """
 
-    values: dict[Any, NDArray[Any]] = field(default_factory=dict)
-    real: dict[tuple[str, str], NDArray[Any]] = field(default_factory=dict)
-    integers: dict[str, NDArray[Any]] = field(default_factory=dict)
+    values: dict[Any, Array] = field(default_factory=dict)
+    real: dict[tuple[str, str], Array] = field(default_factory=dict)
+    integers: dict[str, Array] = field(default_factory=dict)
 
 
 class MixedModel:
@@ -228,12 +228,12 @@ class MixedModel:
 
     def run(
         self,
-        inputs: Mapping[str, NDArray[Any]],
+        inputs: Mapping[str, Array],
         treat: Treat,
         begin: State | None = None,
         first: int = 0,
         watch: Watch | None = None,
-    ) -> tuple[NDArray[np.float32], State]:
+    ) -> tuple[Floats, State]:
         """Run one batch.
 
         Parameters
@@ -277,7 +277,7 @@ class MixedModel:
         place: Place,
         step: FloatStep,
         state: State,
-        given: Mapping[str, NDArray[Any]],
+        given: Mapping[str, Array],
         treatment: Treatment,
         watch: Watch | None,
     ) -> None:
@@ -314,12 +314,10 @@ class MixedModel:
         if watch is not None:
             watch(place, source, real, state.real[key])
 
-    def _source(
-        self, place: Place, step: FloatStep, state: State, rounded: bool
-    ) -> NDArray[np.float32]:
+    def _source(self, place: Place, step: FloatStep, state: State, rounded: bool) -> Floats:
         """What float arithmetic makes of the operands, or of these rounded to their forms."""
 
-        def read(found: Place) -> NDArray[np.float32]:
+        def read(found: Place) -> Floats:
             if rounded:
                 return found.real(self._rounded(found, state))
             return state.real[found.value, found.name]
@@ -334,15 +332,13 @@ class MixedModel:
         with np.errstate(all="ignore"):
             return step.operator.evaluate(**operands)
 
-    def _rounded(self, place: Place, state: State) -> NDArray[Any]:
+    def _rounded(self, place: Place, state: State) -> Array:
         """Integers of a form, those that were computed or rounded ones."""
         if place.name in state.integers:
             return state.integers[place.name]
         return place.integers(state.real[place.value, place.name])
 
-    def _integers(
-        self, place: Place, state: State, given: Mapping[str, NDArray[Any]]
-    ) -> NDArray[Any]:
+    def _integers(self, place: Place, state: State, given: Mapping[str, Array]) -> Array:
         """What the integer program makes of the operands, rounded to their forms."""
         values = {**given, **self._parameters}
         for name in place.inputs:

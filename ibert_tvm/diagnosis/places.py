@@ -14,12 +14,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.integer.types import dtype_bounds
 from ibert_tvm.relay_passes.quantization_table import ActivationQuant, sum_of_columns
 
 from ..common.strict_json import JsonObject
+from ..common.types import Array, Doubles, Floats, Longs
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.integer.program import Program, Step
@@ -65,12 +65,12 @@ class Place:
     segment: tuple[Step, ...]
     inputs: tuple[str, ...]
     own: bool
-    scale: NDArray[np.float64]
-    zero_point: int | NDArray[Any]
+    scale: Doubles
+    zero_point: int | Array
     low: int
     high: int
-    columns: NDArray[np.int64] | None
-    excess: NDArray[np.float64]
+    columns: Longs | None
+    excess: Doubles
 
     @property
     def name(self) -> str:
@@ -100,13 +100,13 @@ class Place:
             return self._split.reach
         return self.low - self.zero_point, self.high - self.zero_point
 
-    def steps(self, real: NDArray[Any]) -> NDArray[np.float64]:
+    def steps(self, real: Array) -> Doubles:
         """Real values in steps, neither rounded nor clipped."""
         steps = np.asarray(real, np.float64)
         # Scales of the published i-GELU may be negative: its integers run the other way.
         return np.asarray(steps / self.scale)
 
-    def integers(self, real: NDArray[Any]) -> NDArray[Any]:
+    def integers(self, real: Array) -> Array:
         """Round and clip real values, to the integers of the form."""
         steps = self.steps(real) + self.excess
         if self._split is not None:
@@ -114,14 +114,14 @@ class Place:
         rounded = np.floor(steps + self.zero_point + 0.5)
         return np.clip(rounded, self.low, self.high).astype(self.step.type.dtype)
 
-    def real(self, integers: NDArray[Any]) -> NDArray[np.float32]:
+    def real(self, integers: Array) -> Floats:
         """Real values of integers of the form."""
         steps = integers.astype(np.float64)
         if self.columns is not None:
             steps = sum_of_columns(steps, self.columns)
         return ((steps - self.zero_point - self.excess) * self.scale).astype(np.float32)
 
-    def rounded(self, real: NDArray[Any], step: float, reach: float) -> NDArray[np.float32]:
+    def rounded(self, real: Array, step: float, reach: float) -> Floats:
         """Round and clip real values with a step and a range that are so many times as large."""
         zero = self.zero_point
         low, high = (bound * reach + zero for bound in self.reach)
@@ -198,5 +198,5 @@ def _place(
     )
 
 
-def _zero_point(record: int | list[float]) -> int | NDArray[Any]:
+def _zero_point(record: int | list[float]) -> int | Array:
     return np.array(record) if isinstance(record, list) else int(record)

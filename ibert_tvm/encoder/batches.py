@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..common.types import Longs
 from ..model.tokenization import TokenizedBatch, Tokenizer
 from ..runtime import IntegerOutput, Library
 
@@ -31,7 +31,7 @@ class Part:
         Integers by output.
     """
 
-    rows: NDArray[np.int64]
+    rows: Longs
     tokens: TokenizedBatch
     outputs: dict[str, IntegerOutput]
 
@@ -72,7 +72,7 @@ def run_batches(
     order = np.argsort(-np.array(lengths, dtype=np.int64), kind="stable")
     names = [record.name for record in library.metadata.inputs]
 
-    def tokens(rows: NDArray[np.int64]) -> TokenizedBatch:
+    def tokens(rows: Longs) -> TokenizedBatch:
         return tokenizer.encode([texts[row] for row in rows], max_length, allow_empty=True)
 
     batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

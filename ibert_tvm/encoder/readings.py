@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.strict_json import JsonDict
-from ..common.types import Array
+from ..common.types import Array, Doubles, Floats
 from ..model.heads import KINDS
 from ..model.model_info import ModelInfo
 from ..model.scores import ranked_classes, softmax
@@ -24,7 +23,7 @@ from .batches import Text
 
 OUTSIDE = "O"
 
-_Rows = NDArray[np.float64]
+_Rows = Doubles
 WORDS: dict[str, Callable[[_Rows], _Rows]] = {
     "first": lambda rows: rows[0],
     "max": lambda rows: rows[rows.max(axis=1).argmax()],
@@ -101,7 +100,7 @@ def tagged_tokens(
 def tagged_text(
     text: str,
     windows: Sequence[Window],
-    logits: Sequence[NDArray[np.float32]],
+    logits: Sequence[Floats],
     tokenizer: Tokenizer,
     name: Callable[[int], str],
     strategy: str = "simple",
@@ -206,7 +205,7 @@ class Part:
 
     text: Any
     windows: Sequence[Window]
-    logits: Sequence[NDArray[np.float32]]
+    logits: Sequence[Floats]
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import InputError, UsageError
 from ..common.extras import require
-from ..common.types import Array
+from ..common.types import Array, Floats
 from ..model.heads import heads_with, kinds_of
 from ..model.model_info import PostProcessing
 from ..model.tokenization import Tokenizer, Window
@@ -61,7 +60,7 @@ def are_tensors(*values: Any) -> bool:
     return torch is not None and all(isinstance(each, torch.Tensor) for each in firsts)
 
 
-def array_of(values: Any) -> NDArray[np.float32]:
+def array_of(values: Any) -> Floats:
     """Return numbers of an array, a tensor on any device, or a sequence of these as an array."""
     if not are_tensors(values):
         return np.asarray(values, np.float32)
@@ -300,14 +299,12 @@ class TextModel:
                 "%d of %d texts were cut off at %d tokens", cut, len(texts), self.max_seq_length
             )
 
-    def _run_windows(
-        self, windows: Sequence[Window], name: str, batch_size: int
-    ) -> list[NDArray[np.float32]]:
+    def _run_windows(self, windows: Sequence[Window], name: str, batch_size: int) -> list[Floats]:
         """Outputs of every token of every window."""
         _check_size(batch_size)
         library = self.library
         inputs = [record.name for record in library.metadata.inputs]
-        results: list[NDArray[np.float32]] = []
+        results: list[Floats] = []
         for start in range(0, len(windows), batch_size):
             chosen = windows[start : start + batch_size]
             batch = self.tokenizer.batch_of(chosen)

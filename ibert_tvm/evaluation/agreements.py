@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.strict_json import JsonDict
-from ..common.types import Array
+from ..common.types import Array, Flags, Longs
 from ..model.heads import KINDS
 from ..model.model_info import ModelInfo
 from ..model.scores import FUNCTIONS, softmax
@@ -259,7 +258,7 @@ def _classes(texts: Sequence[Vectors], info: ModelInfo) -> LabelAgreement | Rank
     )
 
 
-_SAME: Mapping[str, Callable[[Array, Array], NDArray[np.bool_]]] = {
+_SAME: Mapping[str, Callable[[Array, Array], Flags]] = {
     "softmax": lambda a, b: a.argmax(axis=1) == b.argmax(axis=1),
     "sigmoid": lambda a, b: (a >= 0.5) == (b >= 0.5),
 }
@@ -271,8 +270,8 @@ make scores that decide nothing."""
 class _Tags:
     """Classes of a text's tokens: those of both models, and what they differ by."""
 
-    expected: NDArray[np.int64]
-    actual: NDArray[np.int64]
+    expected: Longs
+    actual: Longs
     score_difference: float
     error: float
 

@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict, JsonObject
-from ..common.types import Array
+from ..common.types import Array, Doubles, Ints
 from ..model.artefact import QuantizedModel
 from ..model.heads import KINDS
 from ..model.model_info import ModelInfo
@@ -37,8 +36,8 @@ _BATCH = 8
 
 _TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 
-Inputs = Mapping[str, NDArray[np.int32]]
-_Run = Callable[[Inputs], tuple[NDArray[np.float64], dict[str, Array]]]
+Inputs = Mapping[str, Ints]
+_Run = Callable[[Inputs], tuple[Doubles, dict[str, Array]]]
 Progress = Callable[[int, int], None]
 
 
@@ -302,7 +301,7 @@ def _real_part(value: Array, mask: Array, rows: int) -> Array:
     return value[:rows]
 
 
-def vector_of_text(kind: str, value: Array, mask: Array) -> NDArray[np.float64]:
+def vector_of_text(kind: str, value: Array, mask: Array) -> Doubles:
     """Return the vector that stands for one text, from its output and mask."""
     if KINDS[kind].per_token:
         return mean_pool(value[None], mask[None])[0]
@@ -318,7 +317,7 @@ def _runner(candidate: QuantizedModel | Library, layers: bool) -> tuple[list[str
         names = [record.name for record in candidate.metadata.inputs]
         output = candidate.metadata.outputs[0].name
 
-        def run_library(inputs: Inputs) -> tuple[NDArray[np.float64], dict[str, Array]]:
+        def run_library(inputs: Inputs) -> tuple[Doubles, dict[str, Array]]:
             given: dict[str, Any] = {name: inputs[name] for name in names}
             return candidate.run(**given)[output], {}
 
@@ -326,7 +325,7 @@ def _runner(candidate: QuantizedModel | Library, layers: bool) -> tuple[list[str
     scale = float(candidate.quantization["outputs"][0]["scale"])
     forms = _comparable(candidate.quantization) if layers else {}
 
-    def run(inputs: Inputs) -> tuple[NDArray[np.float64], dict[str, Array]]:
+    def run(inputs: Inputs) -> tuple[Doubles, dict[str, Array]]:
         outputs, captured = _evaluate(candidate, inputs)
         values = {name: _real(captured[form["value"]], form) for name, form in forms.items()}
         return outputs[0].astype(np.float64) * scale, values
@@ -349,7 +348,7 @@ def _comparable(quantization: JsonObject) -> dict[str, JsonObject]:
     }
 
 
-def _real(integers: Array, form: JsonObject) -> NDArray[np.float64]:
+def _real(integers: Array, form: JsonObject) -> Doubles:
     """Real numbers that a form of a value stands for."""
     from ibert_tvm.relay_passes.quantization_table import sum_of_columns
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..common.types import Array
+from ..common.types import Array, Doubles, Longs
 
 
-def row_cosine(reference: Array, candidate: Array) -> NDArray[np.float64]:
+def row_cosine(reference: Array, candidate: Array) -> Doubles:
     """Cosine of each row of one array with the same row of the other.
 
     Parameters
@@ -35,7 +34,7 @@ def row_cosine(reference: Array, candidate: Array) -> NDArray[np.float64]:
     return np.where(both_zero, 1.0, cosine)
 
 
-def text_errors(reference: Array, candidate: Array) -> NDArray[np.float64]:
+def text_errors(reference: Array, candidate: Array) -> Doubles:
     """What two models' outputs of each text differ by, where one number has to say it.
 
     Parameters
@@ -55,7 +54,7 @@ def text_errors(reference: Array, candidate: Array) -> NDArray[np.float64]:
     return np.asarray(np.square(a - b) / (2 * max(np.square(a).mean(), np.finfo(np.float64).tiny)))
 
 
-def pairwise_cosine(vectors: Array) -> NDArray[np.float64]:
+def pairwise_cosine(vectors: Array) -> Doubles:
     """Cosines of all rows with all rows, float64 [rows, rows]; 0 where a row is zero."""
     x = np.asarray(vectors, dtype=np.float64)
     norms = np.linalg.norm(x, axis=1, keepdims=True)
@@ -84,7 +83,7 @@ def spearman(reference: Array, candidate: Array) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def nearest_neighbours(similarities: NDArray[np.float64]) -> NDArray[np.int64]:
+def nearest_neighbours(similarities: Doubles) -> Longs:
     """Index of each row's most similar other row.
 
     Parameters
@@ -102,7 +101,7 @@ def nearest_neighbours(similarities: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.asarray(others.argmax(axis=1), dtype=np.int64)
 
 
-def mean_pool(values: Array, mask: Array) -> NDArray[np.float64]:
+def mean_pool(values: Array, mask: Array) -> Doubles:
     """Mean over the tokens whose mask is 1.
 
     Parameters

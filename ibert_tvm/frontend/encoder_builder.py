@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import check_canonical
 
+from ..common.types import Weights
 from ..model.heads import Layer
 from .canonicalise import Canonical
 from .canonicalise.builder import Builder, Read, layer_of
@@ -59,13 +59,7 @@ _POOLS = {
 }
 """Operators by mode of `ibert_tvm.frontend.sentence_pipeline.POOLINGS`, beside the first token."""
 
-_DENSE = {
-    "Identity": "",
-    "Tanh": "tanh",
-    "ReLU": "relu",
-    "GELU": "gelu",
-    "SiLU": "silu",
-}
+_DENSE = {"Identity": "", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu"}
 """Steps by activation of a dense layer."""
 
 SIZES = {
@@ -215,9 +209,7 @@ class EncoderBuilder:
         Of an encoder's modules in the model that it is a part of, with its dot.
     """
 
-    def __init__(
-        self, config: EncoderConfig, weights: Mapping[str, NDArray[np.float32]], prefix: str = ""
-    ) -> None:
+    def __init__(self, config: EncoderConfig, weights: Weights, prefix: str = "") -> None:
         self.config, self.weights, self.prefix = config, dict(weights), prefix
         types = ("token_type_ids",) if config.type_vocab_size > 1 else ()
         self.c = Builder(Probes((TOKEN_IDS, MASK, *types), 2, 3))  # nothing is probed

@@ -7,35 +7,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..common.extras import require
 from ..common.strict_json import shown
+from ..common.types import Floats
 from ..model.heads import HEADS, PooledTokens, WholePipeline
 from ..model.model_info import PROBLEMS
-from .encoder_builder import (
-    ENCODER_PARTS,
-    WORDS,
-    EncoderBuilder,
-    EncoderConfig,
-    builds,
-    in_encoder,
-)
+from .encoder_builder import ENCODER_PARTS, WORDS, EncoderBuilder, EncoderConfig, builds, in_encoder
 from .encoder_families import FAMILIES, Family, NeedsTransformersError
 from .errors import ModelSourceError
 from .finish import described, finish
 from .hf_folder import HfFolder, check_all_layers
 from .ibert_checkpoint.weights import CheckpointArrays
 from .post_processing import class_names
-from .sentence_pipeline import (
-    TOKEN_EMBEDDINGS,
-    Dense,
-    LayerNorm,
-    Pipeline,
-    Pooling,
-    module_weights,
-)
+from .sentence_pipeline import TOKEN_EMBEDDINGS, Dense, LayerNorm, Pipeline, Pooling, module_weights
 
 if TYPE_CHECKING:
     from .model import CanonicalModel
@@ -163,7 +147,7 @@ def _after(folder: HfFolder, head: str, channels: int) -> Pipeline:
 
 def _encoder_weights(
     folder: HfFolder, family: Family, head: str, config: EncoderConfig, labels: int
-) -> dict[str, NDArray[np.float32]]:
+) -> dict[str, Floats]:
     """Weights of an encoder and its head by their names in the model.
 
     The encoder's have a prefix in the files of a model with a head, whatever is imported of it.

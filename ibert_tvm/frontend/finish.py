@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..common.types import Floats, Weights
 from ..model.model_info import ModelInfo, OutputInfo
 from . import verify as check
 from .canonicalise import Canonical, Revisit
@@ -75,7 +75,7 @@ def finish(
     length = min(most or check.UNLIMITED, check.LONGEST)
     if again is not None and sizes.max_sequence_length != sizes.table_length:
         # Biases and rotations have entries for the traced length only.
-        tables: tuple[NDArray[np.float32], ...] = ()
+        tables: tuple[Floats, ...] = ()
         if canonical.rotations and most is not None and most > length:
             mask = None if canonical.added_inputs else canonical.mask
             tables = again(Revisit(most, tables_only=True, mask=mask)).rotations
@@ -211,7 +211,7 @@ def described(
     return replace(model, info=info, tokenizer=files)
 
 
-def _parameter_hash(parameters: Mapping[str, NDArray[np.float32]]) -> str:
+def _parameter_hash(parameters: Weights) -> str:
     digest = hashlib.sha256()
     for name in sorted(parameters):
         digest.update(name.encode())

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ..common.types import Doubles, Flags, Ints, Longs, Weights
 from ..model.model_info import ModelInfo
 from .report import ImportReport
 
@@ -42,8 +42,8 @@ class GivenScale:
         Name of the rounded tensor in the source.
     """
 
-    scale: NDArray[np.float64]
-    zero_point: NDArray[np.int64]
+    scale: Doubles
+    zero_point: Longs
     low: int
     high: int
     tensor: str
@@ -109,9 +109,9 @@ class GivenMatrix:
         Name of the matrix in the source.
     """
 
-    integers: NDArray[np.int32]
-    scale: NDArray[np.float64]
-    found: NDArray[np.bool_]
+    integers: Ints
+    scale: Doubles
+    found: Flags
     tensor: str
 
 
@@ -197,7 +197,7 @@ class CanonicalModel:
     """
 
     module: tvm.IRModule
-    parameters: Mapping[str, NDArray[np.float32]]
+    parameters: Weights
     info: ModelInfo
     report: ImportReport
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import error_lines
 from ..common.strict_json import JsonDict, JsonObject
+from ..common.types import Floats
 from ..model.heads import HEADS, WholePipeline
 from ..model.model_info import PROBLEMS, ModelInfo, PostProcessing
 from ..model.scores import FUNCTIONS, LATE, ranked_classes
@@ -239,7 +239,7 @@ def _configuration(config: JsonObject) -> Any:
         ) from error
 
 
-def _check_classes(info: ModelInfo, config: Any, probes: NDArray[np.float32]) -> None:
+def _check_classes(info: ModelInfo, config: Any, probes: Floats) -> None:
     import torch
     from transformers.pipelines.text_classification import TextClassificationPipeline
 
@@ -258,9 +258,7 @@ def _scores(classes: Sequence[JsonObject]) -> list[float]:
     return [float(one["score"]) for one in classes]
 
 
-def _check_pairs(
-    info: ModelInfo, config: Any, settings: JsonObject, probes: NDArray[np.float32]
-) -> None:
+def _check_pairs(info: ModelInfo, config: Any, settings: JsonObject, probes: Floats) -> None:
     import torch
     from sentence_transformers import CrossEncoder
 
@@ -291,11 +289,7 @@ def _check_pairs(
 
 
 def _agree(
-    library: str,
-    logits: NDArray[np.float32],
-    wanted: Sequence[float],
-    found: Sequence[float],
-    same: bool,
+    library: str, logits: Floats, wanted: Sequence[float], found: Sequence[float], same: bool
 ) -> None:
     if same and np.allclose(wanted, found, rtol=0, atol=_TOLERANCE):
         return
@@ -308,5 +302,5 @@ def _agree(
     )
 
 
-def _shown(values: Sequence[float] | NDArray[np.float32]) -> str:
+def _shown(values: Sequence[float] | Floats) -> str:
     return ", ".join(f"{value:.5g}" for value in list(values)[:8])

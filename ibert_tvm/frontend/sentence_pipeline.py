@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..common.strict_json import JsonDict, JsonObject
+from ..common.types import Floats
 from .errors import ModelSourceError
 from .folder_files import inside, read_json, weight_files
 from .ibert_checkpoint.weights import CheckpointArrays
@@ -180,7 +178,7 @@ class Pipeline:
         return next((step for step in self.steps if isinstance(step, Pooling)), None)
 
 
-def module_weights(step: Dense | LayerNorm) -> dict[str, NDArray[np.float32]]:
+def module_weights(step: Dense | LayerNorm) -> dict[str, Floats]:
     """Read the arrays of a module, all of those that it has and no others.
 
     Raises

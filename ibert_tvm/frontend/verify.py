@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ibert_tvm.relay_passes.canonical import FloatModel
 
-from ..common.types import Array
+from ..common.types import Array, Floats
 from .canonicalise import Canonical
 from .errors import UnsupportedModelError
 from .sizes import Sizes
@@ -25,7 +24,7 @@ that change their computation with the length (windows, sparse attention) are fo
 UNLIMITED = 512
 """Length of the second comparison of a model without positions, which allows any."""
 
-Source = Callable[[Mapping[str, Array]], tuple[NDArray[np.float32], ...]]
+Source = Callable[[Mapping[str, Array]], tuple[Floats, ...]]
 """Runs the source model: inputs by name to its outputs in order."""
 
 

@@ -15,8 +15,7 @@ from ..common.strict_json import JsonDict
 from .heads import HEADS, KINDS
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from ..common.types import Floats
 
 # What a model's own library does with the outputs of the network; plain data.
 
@@ -76,9 +75,7 @@ class PostProcessing:
             if (size := getattr(self, name)) is not None and size < 1:
                 raise ValueError(f"{name} is {size}, but it is at least 1")
 
-    def finished(
-        self, vectors: NDArray[np.float32], dimensions: int | None = None
-    ) -> NDArray[np.float32]:
+    def finished(self, vectors: Floats, dimensions: int | None = None) -> Floats:
         """Vectors [texts, channels] as the library gives them, before it normalises any.
 
         Parameters

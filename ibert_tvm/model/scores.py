@@ -6,33 +6,32 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
-from ..common.types import Array
+from ..common.types import Array, Doubles, Floats
 
 _NORM_FLOOR = 1e-12
 
 
-def normalized(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def normalized(vectors: Floats) -> Floats:
     """Vectors [..., channels] scaled to length 1; one of zeros stays one."""
     norms = np.sqrt(np.square(vectors, dtype=np.float64).sum(axis=-1, keepdims=True))
     return (vectors / np.maximum(norms, _NORM_FLOOR)).astype(np.float32)
 
 
-def softmax(logits: Array) -> NDArray[np.float64]:
+def softmax(logits: Array) -> Doubles:
     """Probabilities over the last axis, float64."""
     powers = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def sigmoid(logits: Array) -> NDArray[np.float64]:
+def sigmoid(logits: Array) -> Doubles:
     """1 / (1 + exp(-x)) without overflow, float64."""
     return 0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64)))
 
 
-FUNCTIONS: dict[str, Callable[[Array], NDArray[np.float64]]] = {
+FUNCTIONS: dict[str, Callable[[Array], Doubles]] = {
     "softmax": softmax,
     "sigmoid": sigmoid,
     "none": lambda logits: logits.astype(np.float64),
@@ -76,7 +75,7 @@ _FEWEST = 2
 """Vectors that have a range in every channel."""
 
 
-def quantized(vectors: NDArray[np.float32], precision: str) -> Array:
+def quantized(vectors: Floats, precision: str) -> Array:
     """Vectors with fewer bits, as ``quantize_embeddings`` of sentence-transformers gives them.
 
     Parameters

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..common.errors import InputError
 from ..common.strict_json import JsonDict
+from ..common.types import Doubles, Flags, Floats
 from .tokenization import Window
 
 LONGEST_ANSWER = 15
@@ -77,7 +78,7 @@ def best_span(
 def best_answer(
     context: str,
     windows: Sequence[Window],
-    logits: Sequence[NDArray[np.float32]],
+    logits: Sequence[Floats],
     longest: int = LONGEST_ANSWER,
     impossible: bool = False,
 ) -> JsonDict:
@@ -122,18 +123,18 @@ def best_answer(
     return {"answer": context[best.start : best.end], **asdict(best)}
 
 
-def no_answer(window: Window, logits: NDArray[np.float32]) -> float:
+def no_answer(window: Window, logits: Floats) -> float:
     """Probability that a window holds no answer; 0 where no token stands for that."""
     first = _probabilities(window, logits, 1)[:, 0]
     return float(first.prod())
 
 
-def _inside(window: Window, text: int) -> NDArray[np.bool_]:
+def _inside(window: Window, text: int) -> Flags:
     """Which tokens belong to a text of a window."""
     return np.array([each == text for each in window.texts])
 
 
-def _probabilities(window: Window, logits: NDArray[np.floating], text: int) -> NDArray[np.float64]:
+def _probabilities(window: Window, logits: NDArray[np.floating], text: int) -> Doubles:
     """Of every token to be the start and to be the end, [2, tokens]."""
     counted = _inside(window, text)
     counted[0] |= window.texts[0] is None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from ..common.types import Ints
 
 Row = tuple[Sequence[int], Sequence[int]]
 """Ids and types of a text's tokens."""
@@ -25,12 +26,12 @@ class TokenizedBatch:
         Indices of the texts that were longer than allowed.
     """
 
-    input_ids: NDArray[np.int32]
-    attention_mask: NDArray[np.int32]
-    token_type_ids: NDArray[np.int32]
+    input_ids: Ints
+    attention_mask: Ints
+    token_type_ids: Ints
     truncated: tuple[int, ...]
 
-    def inputs(self, names: Sequence[str]) -> dict[str, NDArray[np.int32]]:
+    def inputs(self, names: Sequence[str]) -> dict[str, Ints]:
         """Return the arrays that a model with the inputs `names` takes."""
         return {name: getattr(self, name) for name in names}
 
@@ -62,7 +63,7 @@ class TokenizedBatch:
         for row in np.argsort(lengths, kind="stable").tolist():
             groups.setdefault(min(-(-int(lengths[row]) // step) * step, longest), []).append(row)
 
-        def part(array: NDArray[np.int32], rows: list[int], length: int, fill: int) -> Any:
+        def part(array: Ints, rows: list[int], length: int, fill: int) -> Any:
             whole = np.full((size, length), fill, np.int32)
             cut = array[rows, :length]
             whole[: len(rows), : cut.shape[1]] = cut

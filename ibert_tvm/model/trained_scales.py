@@ -21,6 +21,7 @@ from ..common import strict_json
 from ..common.errors import DocumentError, ModelError
 from ..common.schema import FLAG, INTEGER, SCALE, STRING, check, integer, one_of
 from ..common.strict_json import JsonDict, shown
+from ..common.types import Doubles, Floats, Weights
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
@@ -40,13 +41,13 @@ LEVELS = 127
 FINE_LEVELS = 2**13 - 1
 
 
-def nearest(weight: NDArray[np.float32], scale: NDArray[np.float64]) -> NDArray[np.int8]:
+def nearest(weight: Floats, scale: Doubles) -> NDArray[np.int8]:
     """Round every weight to its nearest integer; int8 [N, K] in -127..127."""
     steps = np.rint(weight / scale[:, None].astype(np.float32))
     return np.clip(steps, -LEVELS, LEVELS).astype(np.int8)
 
 
-def nearest_fine(table: NDArray[np.float32], scale: NDArray[np.float64]) -> NDArray[np.int16]:
+def nearest_fine(table: Floats, scale: Doubles) -> NDArray[np.int16]:
     """Round rows of a table to 14 bits; int16 [V, C]."""
     return np.clip(np.rint(table / scale[:, None]), -FINE_LEVELS, FINE_LEVELS).astype(np.int16)
 
@@ -109,8 +110,8 @@ class TrainedScales:
     """
 
     activations: QuantizationTable
-    weights: Mapping[str, NDArray[np.float64]]
-    embeddings: Mapping[str, tuple[int, NDArray[np.float64]]]
+    weights: Mapping[str, Doubles]
+    embeddings: Mapping[str, tuple[int, Doubles]]
     head: str
 
     @property
@@ -143,7 +144,7 @@ class TrainedScales:
     def table(
         self,
         needed: Mapping[str, Requirement],
-        parameters: Mapping[str, NDArray[np.float32]],
+        parameters: Weights,
         known: Callable[[str, Callable[[], WeightQuant]], WeightQuant] | None = None,
     ) -> QuantizationTable:
         """Round float weights to a whole table.
@@ -277,7 +278,7 @@ def read_scales(file: Path) -> TrainedScales:
         ) from error
 
 
-def _vectors(lists: Mapping[str, list[float]]) -> dict[str, NDArray[np.float64]]:
+def _vectors(lists: Mapping[str, list[float]]) -> dict[str, Doubles]:
     return {name: np.array(numbers, np.float64) for name, numbers in lists.items()}
 
 
@@ -287,9 +288,7 @@ def _check_channels(name: str, quant: ActivationQuant, channels: int) -> None:
             raise _other_model(f"{name} has {channels} channels, and {array.size} of its scales")
 
 
-def _linear(
-    matrix: NDArray[np.float32], scale: NDArray[np.float64], quant: ActivationQuant
-) -> WeightQuant:
+def _linear(matrix: Floats, scale: Doubles, quant: ActivationQuant) -> WeightQuant:
     """Integers of a linear layer: the divisor of its input moves into them."""
     from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
@@ -299,7 +298,7 @@ def _linear(
     return WeightQuant(rounded if quant.splits is None else rounded[:, quant.columns], scale)
 
 
-def _embedding(matrix: NDArray[np.float32], scale: NDArray[np.float64], bits: int) -> WeightQuant:
+def _embedding(matrix: Floats, scale: Doubles, bits: int) -> WeightQuant:
     from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
     return WeightQuant(nearest(matrix, scale) if bits == 8 else nearest_fine(matrix, scale), scale)
@@ -312,7 +311,7 @@ def _check_layers(wanted: set[str], found: set[str], section: str) -> None:
         raise _other_model(f"the scales {lacks} {other}, one of its {section}")
 
 
-def _check_rows(name: str, matrix: NDArray[np.float32], scale: NDArray[np.float64]) -> None:
+def _check_rows(name: str, matrix: Floats, scale: Doubles) -> None:
     if not np.isfinite(matrix).all():
         raise ModelError(
             "a weight is infinite or not a number",

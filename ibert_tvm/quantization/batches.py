@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import UsageError
-from ..common.types import Array
+from ..common.types import Array, Flags, Longs
 from ..model.model_info import ModelInfo, RealInput
 from ..model.tokenization import Tokenizer
 from ..texts import paired
@@ -91,7 +90,7 @@ class Batch:
     tokens: int = 0
 
     @property
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> Flags:
         """Which positions hold a token, [batch, seq_len]."""
         if self.tokens:
             rows = next(iter(self.inputs.values())).shape[0]
@@ -99,11 +98,11 @@ class Batch:
         return self.inputs["attention_mask"] != 0
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Longs:
         """Tokens per row, [batch]; 0 for a row that only fills the batch."""
         return np.asarray(self.mask.sum(axis=1), dtype=np.int64)
 
-    def trimmed(self, tokens: NDArray[np.bool_]) -> tuple[Batch, NDArray[np.bool_]]:
+    def trimmed(self, tokens: Flags) -> tuple[Batch, Flags]:
         """Leave out rows and last columns of padding alone.
 
         Sums over the tokens that are left keep their order.
@@ -290,7 +289,7 @@ def _tokens(arrays: Mapping[str, Array], info: ModelInfo, where: str) -> Batch:
     return Batch(inputs)
 
 
-def _check_range(ids: NDArray[np.int64], count: int, what: str, which: str, where: str) -> None:
+def _check_range(ids: Longs, count: int, what: str, which: str, where: str) -> None:
     bad = ids[(ids < 0) | (ids >= count)]
     if bad.size:
         raise UsageError(

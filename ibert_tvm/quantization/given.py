@@ -23,7 +23,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.lower import Requirement, requirements
 from ibert_tvm.relay_passes.lower.rule import FACTOR_BY_CHANNEL, MATMUL, STREAM
@@ -31,6 +30,7 @@ from ibert_tvm.relay_passes.quantization_table import ActivationQuant
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
+from ..common.types import Doubles, Longs
 from ..frontend.model import GivenQuantization, GivenScale
 from .table import SHORT_HIGH, STREAM_HIGH, SUM_HIGH
 
@@ -331,9 +331,7 @@ def _plain(scale: GivenScale) -> ActivationQuant:
     return ActivationQuant(float(scale.scale), scale.low - zero, scale.high - zero)
 
 
-def _asymmetric(
-    scale: NDArray[np.float64], zero_point: NDArray[np.int64], low: int, high: int
-) -> ActivationQuant:
+def _asymmetric(scale: Doubles, zero_point: Longs, low: int, high: int) -> ActivationQuant:
     zero = int(np.asarray(zero_point).flat[0])
     if np.ndim(scale) == 0:
         return ActivationQuant(float(scale), low, high, zero)

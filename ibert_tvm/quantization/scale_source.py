@@ -25,6 +25,7 @@ from ibert_tvm.relay_passes.spec.short_softmax import MOST_WIDE_KEYS
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
+from ..common.types import Doubles, Flags, Floats, Ints
 from ..frontend.model import GivenMatrix, GivenQuantization, GivenScale
 from .batches import Batch, Calibration, batches_of
 from .fidelity import DEFAULT_FIDELITY, check_fidelity
@@ -77,11 +78,11 @@ class WeightUse:
 
 
 def linear_rows(
-    matrix: NDArray[np.float32],
+    matrix: Floats,
     given: GivenMatrix | None,
-    bias: NDArray[np.float32],
+    bias: Floats,
     operand_scale: float,
-    divisor: NDArray[np.float64] | None,
+    divisor: Doubles | None,
 ) -> tuple[WeightQuant, WeightUse]:
     """Int8 rows of a linear layer.
 
@@ -126,7 +127,7 @@ def linear_rows(
 
 
 def embedding_rows(
-    table: NDArray[np.float32], given: GivenMatrix | None, rounded: GivenScale | None
+    table: Floats, given: GivenMatrix | None, rounded: GivenScale | None
 ) -> tuple[WeightQuant, WeightUse]:
     """Int8 rows of an embedding.
 
@@ -161,8 +162,8 @@ def embedding_rows(
 
 
 def _rows(
-    matrix: NDArray[np.float32], given: GivenMatrix | None
-) -> tuple[NDArray[np.int8], NDArray[np.float64], NDArray[np.bool_], str]:
+    matrix: Floats, given: GivenMatrix | None
+) -> tuple[NDArray[np.int8], Doubles, Flags, str]:
     """Integers and scales per row, which rows are the source's, and why others are not."""
     count = len(matrix)
     if given is None:
@@ -188,9 +189,7 @@ def _rows(
     return values, scale, exact, "; ".join(reasons)
 
 
-def _squeezed(
-    integers: NDArray[np.int32], scale: NDArray[np.float64]
-) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+def _squeezed(integers: Ints, scale: Doubles) -> tuple[NDArray[np.int8], Doubles]:
     """Rows beyond int8: saturated or coarser, whichever has the smaller squared error per row."""
     integers = integers.astype(np.int64)
     clipped = np.clip(integers, -128, 127)

@@ -17,7 +17,7 @@ from ibert_tvm.relay_passes.spec import nibbles
 from ibert_tvm.relay_passes.spec.nibbles import NibbleRows
 
 from ..common.errors import UsageError, VerificationError
-from ..common.types import Array
+from ..common.types import Array, Doubles, Longs
 from ..model.artefact import QuantizedModel, rebuilt
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def within_bytes(
     )
 
 
-def packed_rows(table: NDArray[np.int8], factors: NDArray[np.float64]) -> tuple[NibbleRows, float]:
+def packed_rows(table: NDArray[np.int8], factors: Doubles) -> tuple[NibbleRows, float]:
     """Round rows to half bytes.
 
     Parameters
@@ -171,12 +171,12 @@ def packed_rows(table: NDArray[np.int8], factors: NDArray[np.float64]) -> tuple[
     return NibbleRows(**whole), unit
 
 
-def _by_group(real: NDArray[np.float64]) -> NDArray[np.float64]:
+def _by_group(real: Doubles) -> Doubles:
     missing = -real.shape[1] % nibbles.GROUP
     return np.pad(real, ((0, 0), (0, missing))).reshape(len(real), -1, nibbles.GROUP)
 
 
-def _rounded(groups: NDArray[np.float64]) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+def _rounded(groups: Doubles) -> tuple[NDArray[np.int8], Longs]:
     """Half bytes [V, groups, 32] and scales [V, groups] of the least squared error."""
     first = np.ceil(np.abs(groups).max(axis=2) / nibbles.MOST - 1e-3)
     best = np.zeros(first.shape, np.int64)

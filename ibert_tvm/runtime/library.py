@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ..common.errors import InputError, LibraryError
+from ..common.types import Floats
 from .engine import Engine, ExecutionContext
 from .inputs import check_inputs
 from .mapping import why_mapped
@@ -275,7 +276,7 @@ class IntegerOutput:
     values: np.ndarray
     scale: float
 
-    def dequantize(self) -> NDArray[np.float32]:
+    def dequantize(self) -> Floats:
         """Real values, float32."""
         return (self.values.astype(np.float64) * self.scale).astype(np.float32)
 

@@ -14,17 +14,16 @@ from string import Template
 from typing import Any
 
 import anyio.to_thread
-import numpy as np
 import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
-from numpy.typing import NDArray
 from starlette.exceptions import HTTPException
 
 from ..common.content_policy import content_policy
 from ..common.errors import IbertError, UsageError
 from ..common.strict_json import JsonDict, JsonObject
+from ..common.types import Floats
 from ..encoder import Encoder
 from ..model.scores import normalized, ranked_classes, ranked_documents
 from ..version import __version__
@@ -303,7 +302,7 @@ def _add_routes(application: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
 
-async def _vectors(model: Model, request: EmbeddingsRequest) -> tuple[NDArray[np.float32], int]:
+async def _vectors(model: Model, request: EmbeddingsRequest) -> tuple[Floats, int]:
     """Vectors of a request's texts behind their prompt, or of its token ids."""
     ids = [item for item in request.input if isinstance(item, list)]
     if not ids:
@@ -362,7 +361,7 @@ def _json(document: Any, status: int = 200, headers: Mapping[str, str] | None = 
     return Response(body, status, dict(headers or {}), media_type="application/json")
 
 
-def _base64(vector: NDArray[np.float32]) -> str:
+def _base64(vector: Floats) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 

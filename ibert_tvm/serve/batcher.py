@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import IbertError, InputError
+from ..common.types import Floats, Ints
 from .runners import Runner, Tokens, WorkerLostError
 
 # The order in which requests have what they share, so that no small one waits for large ones.
@@ -115,7 +115,7 @@ _PAUSES = (0.1, 5.0)
 """Seconds before a worker that did not start is started again: at first, and at most."""
 
 
-Row = tuple[NDArray[np.int32], NDArray[np.int32]]
+Row = tuple[Ints, Ints]
 """Ids and types of a text's tokens."""
 
 
@@ -193,7 +193,7 @@ class Batcher:
         """How many runners could compute now."""
         return sum(runner.is_alive() for runner in self._runners)
 
-    def submit(self, rows: Sequence[Row], output: str) -> Future[NDArray[np.float32]]:
+    def submit(self, rows: Sequence[Row], output: str) -> Future[Floats]:
         """Queue the texts of one request.
 
         Parameters
@@ -429,13 +429,13 @@ class _Job:
     """The texts of one request, and where their results come together from several threads."""
 
     def __init__(self, texts: int, output: str, large: bool) -> None:
-        self.future: Future[NDArray[np.float32]] = Future()
+        self.future: Future[Floats] = Future()
         self.output, self.large = output, large
         self._rows: list[Any] = [None] * texts
         self._missing = texts
         self._lock = threading.Lock()
 
-    def put(self, row: int, value: NDArray[np.float32]) -> None:
+    def put(self, row: int, value: Floats) -> None:
         with self._lock:
             self._rows[row] = value
             self._missing -= 1
@@ -456,7 +456,7 @@ class _Text:
 
     job: _Job
     row: int
-    ids: NDArray[np.int32]
-    types: NDArray[np.int32]
+    ids: Ints
+    types: Ints
     tries: int = 0
     done: bool = False

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import anyio.to_thread
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import IbertError, InputError, UsageError
 from ..common.strict_json import JsonDict
+from ..common.types import Floats
 from ..encoder import Encoder
 from ..encoder.prepared import Options, prepared_library
 from ..frontend.sources import is_source
@@ -187,9 +187,7 @@ class Model:
         output = self.encoder.output_name(self.methods[0])
         self.batcher.submit(rows, output).result(self.limits.timeout_seconds)
 
-    async def run(
-        self, method: str, texts: Sequence[Text], truncate: bool
-    ) -> tuple[NDArray[np.float32], int]:
+    async def run(self, method: str, texts: Sequence[Text], truncate: bool) -> tuple[Floats, int]:
         """Compute texts together with those of other requests; also how many tokens they have."""
         self._check_count(texts)
         return await self._in_time(method, self._tokens(texts, truncate))
@@ -198,7 +196,7 @@ class Model:
         rows = self.tokenising.submit(texts, truncate)
         return rows.result() if rows.done() else await asyncio.wrap_future(rows)
 
-    async def run_ids(self, method: str, ids: Ids) -> tuple[NDArray[np.float32], int]:
+    async def run_ids(self, method: str, ids: Ids) -> tuple[Floats, int]:
         """The same of texts that come as token ids, which are computed as they are.
 
         Raises
@@ -245,9 +243,7 @@ class Model:
                 todo="send them in several requests",
             )
 
-    async def _in_time(
-        self, method: str, coming: Awaitable[list[Row]]
-    ) -> tuple[NDArray[np.float32], int]:
+    async def _in_time(self, method: str, coming: Awaitable[list[Row]]) -> tuple[Floats, int]:
         try:
             return await asyncio.wait_for(
                 self._computed(method, coming), self.limits.timeout_seconds
@@ -259,9 +255,7 @@ class Model:
                 todo="try again later",
             ) from error
 
-    async def _computed(
-        self, method: str, coming: Awaitable[list[Row]]
-    ) -> tuple[NDArray[np.float32], int]:
+    async def _computed(self, method: str, coming: Awaitable[list[Row]]) -> tuple[Floats, int]:
         rows = await coming
         output = self.encoder.output_name(method)
         values = await asyncio.wrap_future(self.batcher.submit(rows, output))

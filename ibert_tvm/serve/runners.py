@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ibert_tvm.targets.process import ProcessEnded, ProcessError, ServiceProcess
 
 from ..common.errors import IbertError, LibraryError
+from ..common.types import Floats, Ints, Longs
 from ..model.tokenization import TokenizedBatch
 from ..runtime import Library
 
@@ -39,12 +39,12 @@ class Tokens:
         Tokens of every text, int64 [texts].
     """
 
-    ids: NDArray[np.int32]
-    type_ids: NDArray[np.int32]
-    lengths: NDArray[np.int64]
+    ids: Ints
+    type_ids: Ints
+    lengths: Longs
 
 
-Outputs = dict[str, NDArray[np.float32]]
+Outputs = dict[str, Floats]
 """Rows [texts, ...] by output."""
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import DocumentError
 from ..common.schema import STRING, check
 from ..common.strict_json import JsonDict, parse
+from ..common.types import Floats
 from ..model.scores import SIMILARITIES
 from .errors import DataError, malformed
 from .lines import MAX_ROWS, read_lines
@@ -28,8 +28,8 @@ DEPTH = 100
 
 
 def rankings(
-    queries: NDArray[np.float32],
-    documents: NDArray[np.float32],
+    queries: Floats,
+    documents: Floats,
     query_ids: Sequence[str],
     document_ids: Sequence[str],
     similarity: str = "cosine",

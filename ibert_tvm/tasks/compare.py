@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import UsageError
 from ..common.strict_json import JsonDict
+from ..common.types import Floats
 from .catalogue import Options, Task
 from .measures import Measure
 from .samples import Samples
@@ -234,9 +234,9 @@ def task_drop(
 
 def _remembering(side: Side) -> Side:
     """A side that runs each batch once: every model of a search is given the same ones."""
-    known: dict[tuple[Any, ...], Sequence[NDArray[np.float32]]] = {}
+    known: dict[tuple[Any, ...], Sequence[Floats]] = {}
 
-    def run(tokens: TokenizedBatch) -> Sequence[NDArray[np.float32]]:
+    def run(tokens: TokenizedBatch) -> Sequence[Floats]:
         arrays = (tokens.input_ids, tokens.attention_mask, tokens.token_type_ids)
         key = (tokens.input_ids.shape, *(array.tobytes() for array in arrays))
         if key not in known:

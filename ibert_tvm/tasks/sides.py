@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import UsageError
+from ..common.types import Floats
 from ..model.heads import HEADS
 from ..model.model_info import ModelInfo
 from ..model.tokenization import TokenizedBatch, Tokenizer, Window
@@ -50,7 +50,7 @@ class Side:
     info: ModelInfo
     tokenizer: Tokenizer
     max_length: int
-    run: Callable[[TokenizedBatch], Sequence[NDArray[np.float32]]]
+    run: Callable[[TokenizedBatch], Sequence[Floats]]
     progress: Progress = lambda _done, _total: None
     output: int = 0
 
@@ -69,7 +69,7 @@ class Side:
         """
         return replace(self, output=output_read(self.info, task, kinds))
 
-    def outputs(self, texts: Sequence[Text]) -> NDArray[np.float32]:
+    def outputs(self, texts: Sequence[Text]) -> Floats:
         """Outputs [texts, ...] of a model that gives one row per text.
 
         Empty texts are special tokens alone.
@@ -78,7 +78,7 @@ class Side:
         encode = partial(self.tokenizer.encode, max_length=self.max_length, allow_empty=True)
         return np.stack(self._rows(texts, lengths, encode))
 
-    def windows(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+    def windows(self, windows: Sequence[Window]) -> list[Floats]:
         """Outputs [tokens, ...] of every window."""
         lengths = [len(window.ids) for window in windows]
         rows = self._rows(windows, lengths, self.tokenizer.batch_of)
@@ -89,7 +89,7 @@ class Side:
         items: Sequence[_Item],
         lengths: Sequence[int],
         tokens: Callable[[list[_Item]], TokenizedBatch],
-    ) -> list[NDArray[np.float32]]:
+    ) -> list[Floats]:
         """Outputs of all items in their order; computed from the longest on."""
         order = np.argsort(-np.array(lengths), kind="stable")
         rows = [np.zeros(0, np.float32)] * len(items)
@@ -153,7 +153,7 @@ def integer_side(encoder: Encoder) -> Side:
     names = [record.name for record in library.metadata.inputs]
     outputs = [record.name for record in library.metadata.outputs]
 
-    def run(tokens: TokenizedBatch) -> list[NDArray[np.float32]]:
+    def run(tokens: TokenizedBatch) -> list[Floats]:
         given: dict[str, Any] = dict(tokens.inputs(names))
         found = library.run(**given)
         return [np.asarray(found[name]) for name in outputs]
@@ -184,7 +184,7 @@ def float_side(reference: CanonicalModel, integers: Side) -> Side:
     reference = with_ids_of(integers.info, reference, integers.tokenizer)
     model = FloatModel(reference.module, reference.parameters)
 
-    def run(tokens: TokenizedBatch) -> tuple[NDArray[np.float32], ...]:
+    def run(tokens: TokenizedBatch) -> tuple[Floats, ...]:
         return model.run(tokens.inputs(model.input_names)).outputs
 
     return Side(integers.info, integers.tokenizer, integers.max_length, run)

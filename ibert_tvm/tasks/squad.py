@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..common.errors import DocumentError
 from ..common.schema import FLAG, INTEGER, STRING, check
 from ..common.strict_json import JsonObject, read_json
+from ..common.types import Floats
 from ..model.tokenization import Window
 from .errors import malformed
 from .lines import MAX_ROWS
@@ -28,10 +28,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def predicted_answer(
-    context: str,
-    windows: Sequence[Window],
-    logits: Sequence[NDArray[np.float32]],
-    unanswerable: bool,
+    context: str, windows: Sequence[Window], logits: Sequence[Floats], unanswerable: bool
 ) -> str:
     """Return the part of the context with the largest sum of start and end logits.
 

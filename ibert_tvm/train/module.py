@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers.utils import ModelOutput
 
 from ibert_tvm.relay_passes.canonical.evaluate import FloatModel
@@ -31,6 +30,7 @@ from ..common.errors import UsageError
 from ..common.files import OutputKind, write_folder
 from ..common.integrity import lists_all, write_manifest
 from ..common.strict_json import JsonDict, JsonObject
+from ..common.types import Floats
 from ..frontend import CanonicalModel, load
 from ..frontend.hf_folder import HfFolder, check_head
 from ..frontend.ibert_checkpoint.quantization import IbertQuantization
@@ -146,7 +146,7 @@ class IntegerModel(torch.nn.Module):
         weights = {name: source.read(own) for name, source in self._sources.items()}
         return {**weights, **{name: array.to(self._device) for name, array in self._fixed.items()}}
 
-    def _numbers(self) -> dict[str, NDArray[np.float32]]:
+    def _numbers(self) -> dict[str, Floats]:
         return {
             name: np.ascontiguousarray(tensor.detach().cpu().numpy())
             for name, tensor in self.weights().items()
@@ -181,7 +181,7 @@ class IntegerModel(torch.nn.Module):
             self._rows[name] = state, make()
         return self._rows[name][1]
 
-    def rounded_start(self, table: QuantizationTable) -> dict[str, NDArray[np.float32]]:
+    def rounded_start(self, table: QuantizationTable) -> dict[str, Floats]:
         """Weights that round to the integers of a table, by name of the model's parameter.
 
         Of matrices that one layer reads as they are, if each channel has one column of weights.

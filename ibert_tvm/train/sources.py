@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+
+from ..common.types import Floats, Longs, Weights
 
 _FEW = 4
 """Rows of a table that may be added to another: token types are few."""
@@ -39,7 +40,7 @@ class WeightSource:
     """
 
     parameter: str
-    rows: NDArray[np.int64] | None = None
+    rows: Longs | None = None
     transposed: bool = False
     factor: float = 1.0
     offset: float = 0.0
@@ -68,9 +69,7 @@ class WeightSource:
         return tensor if self.row is None else tensor + parameters[self.row[0]][self.row[1]]
 
 
-def weight_sources(
-    model: torch.nn.Module, weights: Mapping[str, NDArray[np.float32]]
-) -> dict[str, WeightSource]:
+def weight_sources(model: torch.nn.Module, weights: Weights) -> dict[str, WeightSource]:
     """Find canonical weights in a model.
 
     Parameters
@@ -103,9 +102,7 @@ def weight_sources(
     return found
 
 
-def _by_name(
-    name: str, weight: NDArray[np.float32], arrays: Mapping[str, NDArray[np.float32]]
-) -> WeightSource | None:
+def _by_name(name: str, weight: Floats, arrays: Weights) -> WeightSource | None:
     """The parameter of that name, behind a prefix of either, if it gives the same numbers."""
     for other, array in arrays.items():
         if not (name == other or name.endswith(f".{other}") or other.endswith(f".{name}")):
@@ -119,12 +116,7 @@ def _by_name(
     return None
 
 
-def _changed(
-    name: str,
-    array: NDArray[np.float32],
-    weight: NDArray[np.float32],
-    arrays: Mapping[str, NDArray[np.float32]],
-) -> WeightSource | None:
+def _changed(name: str, array: Floats, weight: Floats, arrays: Weights) -> WeightSource | None:
     """A parameter to which a number or a row was added, or that was multiplied with a number."""
     if np.array_equal(array + np.float32(1), weight):
         return WeightSource(name, offset=1.0)
@@ -142,10 +134,7 @@ def _changed(
 
 
 def _bias_of(
-    name: str,
-    weight: NDArray[np.float32],
-    found: Mapping[str, WeightSource],
-    arrays: Mapping[str, NDArray[np.float32]],
+    name: str, weight: Floats, found: Mapping[str, WeightSource], arrays: Weights
 ) -> WeightSource | None:
     """The rows of a bias whose matrix is rows of another."""
     if not name.endswith("bias"):
@@ -165,11 +154,11 @@ def _bias_of(
 class _RowIndex:
     """Rows of all matrices by their content."""
 
-    def __init__(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+    def __init__(self, arrays: Weights) -> None:
         self.arrays = {name: array for name, array in arrays.items() if array.ndim == 2}
         self._places: dict[tuple[str, bool], dict[bytes, int]] = {}
 
-    def find(self, weight: NDArray[np.float32]) -> WeightSource | None:
+    def find(self, weight: Floats) -> WeightSource | None:
         """Rows of one matrix, or of its transpose, that a canonical matrix is made of."""
         if weight.ndim != 2 or not len(weight):
             return None
@@ -185,7 +174,7 @@ class _RowIndex:
                     return WeightSource(name, None if whole else chosen, transposed)
         return None
 
-    def _rows(self, name: str, array: NDArray[np.float32], transposed: bool) -> dict[bytes, int]:
+    def _rows(self, name: str, array: Floats, transposed: bool) -> dict[bytes, int]:
         key = name, transposed
         if key not in self._places:
             rows = np.ascontiguousarray(array.T if transposed else array)

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...common.types import Array
+from ...common.types import Array, Longs
 from . import views
 from .builder import Builder
 from .images import Pixels
@@ -57,7 +56,7 @@ class Bordered(Value):
         return [a + b for a, b in zip(padding, (n for end in ends for n in end), strict=True)]
 
 
-def bordered(value: Pixels | Hidden | Bordered, op: str, widths: NDArray[np.int64]) -> Bordered:
+def bordered(value: Pixels | Hidden | Bordered, op: str, widths: Longs) -> Bordered:
     """Return a value with zeros beside it, [axes, 2] of them.
 
     Raises

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes.canonical import build
 from ibert_tvm.relay_passes.names import safe_name
 
-from ...common.types import Array
+from ...common.types import Array, Floats
 from ..report import Folding, ImportReport, MatchedOp, SourceOp, source_kinds, source_nodes
 from .inputs import Ids, Probes
 from .mismatch import Mismatch
@@ -47,7 +46,7 @@ class Revisit:
     length: int
     tables_only: bool = False
     mask: str | None = None
-    tables: tuple[NDArray[np.float32], ...] = ()
+    tables: tuple[Floats, ...] = ()
 
 
 _Made = TypeVar("_Made")
@@ -140,11 +139,11 @@ class Builder:
         }
         self.num_layers = 0
         self.by_distance = False
-        self.rotations: list[NDArray[np.float32]] = []
+        self.rotations: list[Floats] = []
         self.looked_up: int | None = None
         self.current: tuple[str, str] = ("", "")
         self.block = relax.BlockBuilder()
-        self.parameters: dict[str, tuple[relax.Var, NDArray[np.float32]]] = {}
+        self.parameters: dict[str, tuple[relax.Var, Floats]] = {}
         self.masks: set[str | None] = set()
         self._taken: set[str] = set()
         self._made: dict[Hashable, Any] = {}
@@ -243,7 +242,7 @@ class Builder:
         """Note that a table of so many positions is looked up, or cut to the length."""
         self.looked_up = min(self.looked_up or count, count)
 
-    def whole_rotation(self, table: NDArray[np.float32]) -> NDArray[np.float32]:
+    def whole_rotation(self, table: Floats) -> Floats:
         """Return the table that one is the beginning of, if it is known; note it."""
         for known in (*self.rotations, *(self.revisit.tables if self.revisit else ())):
             same = known.shape[1] == table.shape[1] and len(known) >= len(table)

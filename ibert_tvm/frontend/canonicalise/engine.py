@@ -13,14 +13,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import check_canonical
 
-from ...common.types import Array
+from ...common.types import Array, Floats
 from ..errors import UnsupportedModelError
 from ..report import ImportReport, Origin, RefusedOp, ShownTensor, SourceOp
 from .builder import Builder, Revisit, layer_of
@@ -84,7 +82,7 @@ class Canonical:
     """
 
     module: tvm.IRModule
-    parameters: dict[str, NDArray[np.float32]]
+    parameters: dict[str, Floats]
     inputs: tuple[str, ...]
     outputs: tuple[tuple[str, int], ...]
     num_layers: int
@@ -92,7 +90,7 @@ class Canonical:
     mask: str | None
     added_inputs: tuple[str, ...]
     by_distance: bool = False
-    rotations: tuple[NDArray[np.float32], ...] = ()
+    rotations: tuple[Floats, ...] = ()
     positions: int | None = None
     absent_id: int | None = None
 

@@ -13,11 +13,12 @@ from math import erf, sqrt
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+
+from ...common.types import Doubles
 
 _Fit = TypeVar("_Fit")
 
-GRID: NDArray[np.float64] = np.linspace(-12.0, 12.0, 4801)
+GRID: Doubles = np.linspace(-12.0, 12.0, 4801)
 """Where functions are compared: dense, symmetric, through 0, far into both tails."""
 
 # The forms differ by up to 5e-4, constants rounded to float32 move them by less than 1e-6.
@@ -26,11 +27,11 @@ _TOLERANCE = 2e-6
 _ERF = np.vectorize(erf, otypes=[np.float64])
 
 
-def _gelu(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _gelu(x: Doubles) -> Doubles:
     return 0.5 * x * (1.0 + _ERF(x / sqrt(2.0)))
 
 
-def _gelu_tanh(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _gelu_tanh(x: Doubles) -> Doubles:
     return 0.5 * x * (1.0 + np.tanh(sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
 
 
@@ -71,7 +72,7 @@ ELEMENTWISE: dict[str, Callable[..., Any]] = {**UNARY, **BINARY}
 UNBOUNDED = float(np.finfo(np.float32).max)
 """A bound that is none; its negative is none below."""
 
-_KNOWN: tuple[tuple[str, dict[str, Any], NDArray[np.float64]], ...] = (
+_KNOWN: tuple[tuple[str, dict[str, Any], Doubles], ...] = (
     ("gelu", {"form": "erf"}, _gelu(GRID)),
     ("gelu", {"form": "tanh"}, _gelu_tanh(GRID)),
     ("relu", {}, np.maximum(GRID, 0.0)),
@@ -91,7 +92,7 @@ KNOWN = (
 """The functions, for messages."""
 
 
-def name_function(samples: NDArray[np.float64]) -> tuple[str, dict[str, Any]] | None:
+def name_function(samples: Doubles) -> tuple[str, dict[str, Any]] | None:
     """Return operator and attributes of the canonical function with these values on `GRID`.
 
     Parameters
@@ -126,7 +127,7 @@ class ClippedLine:
     high: float
 
 
-def clipped_line(samples: NDArray[np.float64]) -> ClippedLine | None:
+def clipped_line(samples: Doubles) -> ClippedLine | None:
     """Return the clipped line with these values on `GRID`; None if it is none.
 
     Parameters
@@ -157,7 +158,7 @@ def clipped_line(samples: NDArray[np.float64]) -> ClippedLine | None:
     return ClippedLine(_six_digits(slope), _six_digits(offset), *bounds)
 
 
-def clipped_gate(samples: NDArray[np.float64]) -> ClippedLine | None:
+def clipped_gate(samples: Doubles) -> ClippedLine | None:
     """Return the clipped line that x is multiplied by to give these values; None if it is none."""
     zero = int(np.flatnonzero(np.isclose(GRID, 0.0, atol=1e-9))[0])
     if abs(samples[zero]) > _TOLERANCE:
@@ -173,9 +174,7 @@ def _six_digits(number: float) -> float:
     return 0.0 if abs(rounded) < _TOLERANCE else rounded
 
 
-def before_norm(
-    fits: Callable[[NDArray[np.float64]], _Fit | None],
-) -> tuple[str, dict[str, Any], _Fit] | None:
+def before_norm(fits: Callable[[Doubles], _Fit | None]) -> tuple[str, dict[str, Any], _Fit] | None:
     """Find the known function whose values a norm was taken of.
 
     Parameters
@@ -195,11 +194,11 @@ def before_norm(
     return None
 
 
-def _same(samples: NDArray[np.float64], curve: NDArray[np.float64]) -> bool:
+def _same(samples: Doubles, curve: Doubles) -> bool:
     return bool(np.all(np.abs(samples - curve) <= _TOLERANCE * (1.0 + np.abs(GRID))))
 
 
-def _silu_beta(samples: NDArray[np.float64]) -> float | None:
+def _silu_beta(samples: Doubles) -> float | None:
     """Beta of ``x sigmoid(beta x)``, which is sigmoid(beta) at 1; None if it is another function.
 
     Six digits: constants are rounded to float32.
@@ -213,7 +212,7 @@ def _silu_beta(samples: NDArray[np.float64]) -> float | None:
     return beta if _same(samples, GRID * UNARY["relax.sigmoid"](beta * GRID)) else None
 
 
-def slope(samples: NDArray[np.float64]) -> float | None:
+def slope(samples: Doubles) -> float | None:
     """Return c if the function is x -> c x, else None."""
     constant = float(samples[-1] / GRID[-1])
     scale = max(abs(constant), 1e-30)

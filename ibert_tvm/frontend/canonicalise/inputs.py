@@ -15,11 +15,10 @@ from functools import cached_property
 
 import numpy as np
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 
 from ...common.errors import error_lines
-from ...common.types import Array
+from ...common.types import Array, Longs
 from .mismatch import Mismatch
 from .operands import static_shape
 
@@ -59,7 +58,7 @@ class Probes:
     absent_id: int | None = None
 
     @cached_property
-    def runs(self) -> list[dict[str, NDArray[np.int64]]]:
+    def runs(self) -> list[dict[str, Longs]]:
         """The inputs of every run."""
         runs, absent = list(self._make()), self.absent_id
         if absent is not None:
@@ -67,7 +66,7 @@ class Probes:
                 run[TOKEN_IDS] = np.where(run[TOKEN_IDS] == absent, absent - 1, run[TOKEN_IDS])
         return runs
 
-    def _make(self) -> Iterator[dict[str, NDArray[np.int64]]]:
+    def _make(self) -> Iterator[dict[str, Longs]]:
         shape = (self.batch, self.seq_len)
         random = np.random.default_rng(0)
         ones = {name: np.ones(shape, np.int64) for name in self.names}
@@ -283,7 +282,7 @@ def as_ids(arrays: Sequence[Array], shape: tuple[int, ...], probes: Probes) -> I
     )
 
 
-def _roberta(ids: NDArray[np.int64], padding: int) -> NDArray[np.int64]:
+def _roberta(ids: Longs, padding: int) -> Longs:
     token = (ids != padding).astype(np.int64)
     return np.cumsum(token, axis=1) * token + padding
 

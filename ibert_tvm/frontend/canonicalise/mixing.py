@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...common.types import Array
+from ...common.types import Array, Doubles, Longs
 from . import functions, views
 from .builder import Builder, layer_of
 from .computed import Linear, TokenRun
@@ -26,7 +25,7 @@ from .rotations import Term, fit_rotation
 from .values import Change, Hidden, Pointwise, Recognised, Scalable, Value
 from .views import Atom, Axis, View
 
-Lanes = tuple[list[int], NDArray[np.int64]]
+Lanes = tuple[list[int], Longs]
 """Axes of a tensor that enumerate lanes, and the lane at each of their places."""
 
 
@@ -332,7 +331,7 @@ def differs_by_position(array: Array, view: View) -> bool:
     )
 
 
-def _by_position(array: Array, view: View, axes: Sequence[int]) -> NDArray[np.float64]:
+def _by_position(array: Array, view: View, axes: Sequence[int]) -> Doubles:
     """Return numbers as [positions, *lanes], positions 1 where nothing depends on them."""
     shape = views.shape_of(view)
     try:

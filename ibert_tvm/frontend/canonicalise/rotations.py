@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...common.types import Doubles, Floats, Longs
 from .mismatch import Mismatch
 
 # Of cosines and sines that stand for one angle: they are computed once, or in two ways, in float32.
@@ -25,10 +25,10 @@ class Term:
         float64 [positions or 1, lanes].
     """
 
-    channels: NDArray[np.int64]
-    factors: NDArray[np.float64]
+    channels: Longs
+    factors: Doubles
 
-    def at(self, lanes: NDArray[np.int64]) -> Term:
+    def at(self, lanes: Longs) -> Term:
         """Return the term of some lanes."""
         return Term(self.channels[lanes], self.factors[:, lanes])
 
@@ -53,7 +53,7 @@ class Rotation:
         Whether channels 2i and 2i + 1 are a pair; otherwise i and i + angles.
     """
 
-    table: NDArray[np.float32]
+    table: Floats
     amplitude: float
     interleaved: bool
 
@@ -127,7 +127,7 @@ def fit_rotation(terms: tuple[Term, ...], lanes: int, positions: int) -> Rotatio
     return Rotation(table.astype(np.float32), amplitude, interleaved)
 
 
-def _amplitude(largest: float, rest: NDArray[np.float64]) -> float:
+def _amplitude(largest: float, rest: Doubles) -> float:
     """Factor of all channels: of the rotated ones, unless the others have another one, 1."""
     if rest.size and np.array_equal(rest, np.ones_like(rest)):
         return 1.0
@@ -138,9 +138,9 @@ def _amplitude(largest: float, rest: NDArray[np.float64]) -> float:
     return largest if abs(largest - 1.0) > _TOLERANCE else 1.0
 
 
-def _by_pair(terms: tuple[Term, ...], positions: int) -> dict[tuple[int, int], NDArray[np.float64]]:
+def _by_pair(terms: tuple[Term, ...], positions: int) -> dict[tuple[int, int], Doubles]:
     """Factors [positions] by lane and channel, without those that are 0 at every position."""
-    sums: dict[tuple[int, int], NDArray[np.float64]] = {}
+    sums: dict[tuple[int, int], Doubles] = {}
     for term in terms:
         wide = np.broadcast_to(term.factors, (positions, term.channels.size))
         for lane, channel in enumerate(term.channels.tolist()):

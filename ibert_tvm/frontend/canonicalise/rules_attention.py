@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
+from ...common.types import Doubles
 from . import views
 from .builder import Builder, layer_of
 from .computed import Joined, Linear
@@ -103,7 +103,7 @@ class QueryScores(LaidOut):
 
     k: Hidden
     name: str
-    queries: NDArray[np.float64]
+    queries: Doubles
     view: View
     probabilities: bool = False
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
-from ...common.types import Array
+from ...common.types import Array, Longs
 from . import functions, views
 from .builder import Builder
 from .dispatch import Rule, by_kind
@@ -30,7 +29,7 @@ from .views import View
 _LOW = -1e3
 
 
-def _last(mask: Array) -> NDArray[np.int64]:
+def _last(mask: Array) -> Longs:
     """Place of the last token of each row; the last place where there is none."""
     return mask.shape[1] - 1 - np.argmax(mask[:, ::-1] != 0, axis=1)
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...common.types import Array
+from ...common.types import Array, Doubles, Longs
 from . import functions, views
 from .builder import Builder, layer_of
 from .functions import GRID
@@ -47,8 +46,8 @@ class Norm:
         Added to the variance, or to the mean square.
     """
 
-    gamma: NDArray[np.float64]
-    beta: NDArray[np.float64] | None
+    gamma: Doubles
+    beta: Doubles | None
     epsilon: float
 
     def by_head(self) -> Norm:
@@ -72,7 +71,7 @@ class Norm:
         return plain and self.epsilon * channels <= _NO_EPSILON
 
 
-def row_places(channels: int) -> NDArray[np.int64]:
+def row_places(channels: int) -> Longs:
     """Return the indices in `GRID` of the example rows, [rows, channels]."""
     random = np.random.default_rng(0)
     centre = len(GRID) // 2
@@ -84,14 +83,12 @@ def row_places(channels: int) -> NDArray[np.int64]:
     return np.stack(rows)
 
 
-def row_values(channels: int, curve: NDArray[np.float64] = GRID) -> NDArray[np.float64]:
+def row_values(channels: int, curve: Doubles = GRID) -> Doubles:
     """Return the example rows [rows, channels], or a function of them by its values on the grid."""
     return curve[row_places(channels)]
 
 
-def fit_norm(
-    samples: NDArray[np.float64], channels: int, curve: NDArray[np.float64] = GRID
-) -> Norm | None:
+def fit_norm(samples: Doubles, channels: int, curve: Doubles = GRID) -> Norm | None:
     """Return the norm that maps the example rows to `samples`, or None if there is none.
 
     Parameters
@@ -130,9 +127,7 @@ def fit_norm(
     return None if about_zero is None else replace(about_zero, beta=None)
 
 
-def _fit(
-    x: NDArray[np.float64], samples: NDArray[np.float64], beta: NDArray[np.float64]
-) -> Norm | None:
+def _fit(x: Doubles, samples: Doubles, beta: Doubles) -> Norm | None:
     """Fit ``gamma x / sqrt(mean x^2 + epsilon) + beta``."""
     squares = np.mean(x**2, axis=1)
     with np.errstate(all="ignore"):
@@ -192,7 +187,7 @@ class RowFunction(Recognised):
     """
 
     base: Hidden
-    samples: NDArray[np.float64]
+    samples: Doubles
     text: str
     parts: tuple[Value, ...] = ()
     gammas: tuple[Weight, ...] = ()
@@ -397,7 +392,7 @@ def _as_rows(value: Value) -> RowFunction | None:
     return RowFunction(x.base, samples, x.text, ops=x.ops, layer=x.layer)
 
 
-def _exact(weights: Sequence[Weight], fitted: NDArray[np.float64], name: str) -> Weight:
+def _exact(weights: Sequence[Weight], fitted: Doubles, name: str) -> Weight:
     """Return the weight that was measured to be `fitted`, which has its name; else the measure."""
     for weight in weights:
         if weight.array.size not in (1, fitted.shape[-1], fitted.size):

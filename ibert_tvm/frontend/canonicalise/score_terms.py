@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
-from ...common.types import Array
+from ...common.types import Array, Floats
 from .inputs import Probes
 from .mismatch import Mismatch
 from .scores import ScoreTerm
@@ -212,7 +211,7 @@ def _window(seen: Array) -> tuple[int, int]:
     return (UNBOUNDED if before == edge else before), (UNBOUNDED if after == edge else after)
 
 
-def _table(added: NDArray[np.float32], seen: Array, fixed: bool) -> NDArray[np.float32]:
+def _table(added: Floats, seen: Array, fixed: bool) -> Floats:
     """What [heads, query, key] adds by distance, [1 or heads, 2 L - 1]; 0 where none is seen.
 
     Where that is no function of the distance, by pair, if the length is fixed.
@@ -233,7 +232,7 @@ def _table(added: NDArray[np.float32], seen: Array, fixed: bool) -> NDArray[np.f
     )
 
 
-def _along_diagonals(term: NDArray[np.float32], seen: Array) -> tuple[NDArray[np.float32], float]:
+def _along_diagonals(term: Floats, seen: Array) -> tuple[Floats, float]:
     """The first entry of every diagonal, and how far the others are from it."""
     length = len(seen)
     places = np.arange(length)

@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.canonical import UNBOUNDED
 
-from ...common.types import Array
+from ...common.types import Array, Flags, Longs
 from .builder import Builder
 from .mismatch import Mismatch
 from .values import Hidden, LaidOut, Scalable, Value, Weight
@@ -101,7 +100,7 @@ def by_pair(bias: Array) -> Array:
     return bias[:, _distances(edge + 1) + edge]
 
 
-def _distances(length: int) -> NDArray[np.int64]:
+def _distances(length: int) -> Longs:
     """Key - query, [query, key]."""
     places = np.arange(length)
     return places[None, :] - places[:, None]
@@ -224,5 +223,5 @@ class KeptTest(Value):
     samples: Array
 
 
-KEPT_ROWS: NDArray[np.bool_] = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [0, 0, 0]], np.bool_)
+KEPT_ROWS: Flags = np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0], [0, 0, 0]], np.bool_)
 """Example rows of scores: which of three keys are kept. Only the last has none."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
-from ...common.types import Array
+from ...common.types import Array, Doubles, Longs
 from . import functions, views
 from .builder import Builder, Read, layer_of
 from .functions import GRID
@@ -567,7 +566,7 @@ class Hidden(Tokens):
                 f"the last axis of {views.describe(self.view)} is not all {channels} channels"
             )
 
-    def channel_places(self) -> NDArray[np.int64] | None:
+    def channel_places(self) -> Longs | None:
         """Return where on the last axis each channel is; None if they are in order, all of them.
 
         Raises
@@ -647,7 +646,7 @@ class Pointwise(Recognised, Tokens):
     """
 
     base: Hidden
-    samples: NDArray[np.float64]
+    samples: Doubles
     text: str
     parts: tuple[Value, ...] = ()
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...common.types import Longs
 from .mismatch import Mismatch
 
 
@@ -244,7 +244,7 @@ def broadcast(view: View, shape: Sequence[int], missing: Axis) -> View:
     return tuple(padded)
 
 
-def channel_order(axis: Axis, channels: int) -> NDArray[np.int64] | None:
+def channel_order(axis: Axis, channels: int) -> Longs | None:
     """Return the channel at every place of an axis, or None if it does not hold each once."""
     order = np.zeros(1, np.int64)
     for atom in axis:

@@ -7,12 +7,11 @@ Values are named after the modules of the source; sums after the module that hol
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 from tvm import relax
 
+from ...common.types import Weights
 from ...model.heads import HEADS, Layer
 from ..canonicalise import Canonical
 from ..canonicalise.builder import layer_of
@@ -30,10 +29,7 @@ def layer(index: int) -> str:
 
 
 def build_canonical(
-    config: IbertConfig,
-    weights: Mapping[str, NDArray[np.float32]],
-    head: str,
-    pooling: str = "mean",
+    config: IbertConfig, weights: Weights, head: str, pooling: str = "mean"
 ) -> Canonical:
     """Build the float model.
 
@@ -59,9 +55,7 @@ def build_canonical(
 class _Builder(EncoderBuilder):
     """The canonical function under construction."""
 
-    def __init__(
-        self, config: IbertConfig, weights: Mapping[str, NDArray[np.float32]], pooling: str
-    ) -> None:
+    def __init__(self, config: IbertConfig, weights: Weights, pooling: str) -> None:
         super().__init__(config, weights)
         self.pooling = pooling
         if config.type_vocab_size == 1:

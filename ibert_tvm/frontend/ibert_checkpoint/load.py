@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...common.strict_json import JsonObject
+from ...common.types import Floats
 from ...model.heads import HEADS, PooledTokens
 from ..errors import ModelSourceError, more_than_encoder
 from ..hf_folder import HfFolder
@@ -244,7 +244,7 @@ def _assemble(
     return replace(model, info=info, released=quantization)
 
 
-def _buffers(arrays: CheckpointArrays, config: IbertConfig) -> dict[str, NDArray[np.float32]]:
+def _buffers(arrays: CheckpointArrays, config: IbertConfig) -> dict[str, Floats]:
     """Ranges and shifts; 0 for those that a float model need not have."""
     shapes_of_all = range_shapes(config.num_hidden_layers)
     if config.quant_mode:

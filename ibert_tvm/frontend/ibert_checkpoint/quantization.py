@@ -18,6 +18,7 @@ from ibert_tvm.relay_passes.quantization_table import (
 from ibert_tvm.relay_passes.spec.released.exponential import MAX_Z, top_of_polynomial
 
 from ...common.errors import ModelError
+from ...common.types import Floats, Weights
 from ...model.heads import HEADS
 from .canonical import layer
 from .config import IbertConfig
@@ -145,7 +146,7 @@ def layer_norms(layers: int) -> list[str]:
     return names
 
 
-def ranges_of(layers: int, buffers: Mapping[str, NDArray[np.float32]]) -> dict[str, Range]:
+def ranges_of(layers: int, buffers: Weights) -> dict[str, Range]:
     """Read the ranges.
 
     Parameters
@@ -177,12 +178,12 @@ _TOP = 127
 _SMALLEST = np.float32(1e-8)
 
 
-def _integers(weight: NDArray[np.float32], scale: NDArray[np.float32]) -> NDArray[np.int8]:
+def _integers(weight: Floats, scale: Floats) -> NDArray[np.int8]:
     steps = np.rint((np.float32(1.0) / scale)[:, None] * weight)
     return np.clip(steps, -_TOP, _TOP - 1).astype(np.int8)
 
 
-def linear_integers(weight: NDArray[np.float32]) -> WeightQuant:
+def linear_integers(weight: Floats) -> WeightQuant:
     """Int8 rows of a linear layer, a scale per row.
 
     Parameters
@@ -200,7 +201,7 @@ def linear_integers(weight: NDArray[np.float32]) -> WeightQuant:
     return WeightQuant(_integers(weight, scale), scale.astype(np.float64))
 
 
-def embedding_integers(table: NDArray[np.float32]) -> WeightQuant:
+def embedding_integers(table: Floats) -> WeightQuant:
     """Int8 rows of an embedding, one scale for all.
 
     Parameters
@@ -245,7 +246,7 @@ class IbertQuantization:
     config: IbertConfig
     head: str
     output: str
-    weights: Mapping[str, NDArray[np.float32]]
+    weights: Weights
     ranges: Mapping[str, Range]
     norm_shifts: Mapping[str, int]
     where: str

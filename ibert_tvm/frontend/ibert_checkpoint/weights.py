@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...common.errors import error_lines
 from ...common.extras import require
-from ...common.types import Array
+from ...common.types import Array, Floats
 from ..errors import ModelSourceError
 
 _PREFIX = "ibert."
@@ -101,7 +100,7 @@ class CheckpointArrays:
     def __contains__(self, name: str) -> bool:
         return name in self._readers
 
-    def require(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[np.float32]]:
+    def require(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Floats]:
         """Read arrays of known shapes.
 
         Parameters
@@ -133,7 +132,7 @@ class CheckpointArrays:
         """Return the shape of an array that is there."""
         return tuple(self._readers[name]().shape)
 
-    def _read(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    def _read(self, name: str, shape: tuple[int, ...]) -> Floats:
         raw = self._readers[name]()
         if raw.shape == () and shape == (1,):
             raw = raw.reshape(shape)

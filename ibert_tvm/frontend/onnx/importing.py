@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from ...common.errors import error_lines
+from ...common.types import Floats, Longs
 from ..canonicalise import Canonical, Revisit, canonicalise
 from ..errors import ModelSourceError, UnsupportedModelError
 from ..finish import described, finish
@@ -48,7 +47,7 @@ def source_runner(
     outputs: Sequence[str],
     nodes: Sequence[onnx.NodeProto],
     where: str,
-) -> Callable[[Mapping[str, NDArray[np.int64]]], tuple[NDArray[np.float32], ...]]:
+) -> Callable[[Mapping[str, Longs]], tuple[Floats, ...]]:
     """Return a function that runs a model.
 
     Parameters
@@ -97,7 +96,7 @@ def source_runner(
             runner = ReferenceEvaluator(model)
             taken = set(runner.input_names)
 
-    def run(arrays: Mapping[str, NDArray[np.int64]]) -> tuple[NDArray[np.float32], ...]:
+    def run(arrays: Mapping[str, Longs]) -> tuple[Floats, ...]:
         feed = {
             item.name: arrays[item.canonical].astype(item.dtype)
             for item in inputs

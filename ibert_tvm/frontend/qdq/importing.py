@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import tvm
-from numpy.typing import NDArray
 from tvm import relax
 
 from ibert_tvm.relay_passes.canonical import canonical_calls, main_function, matrix_of, value_name
 
-from ...common.types import Array
+from ...common.types import Array, Doubles, Floats, Ints, Weights
 from ..model import CanonicalModel, EdgeUse, GivenMatrix, GivenQuantization, GivenReader, GivenScale
 from ..onnx.importing import import_onnx_model
 from ..onnx.reading import without_functions
@@ -228,12 +227,12 @@ class _Rows:
     """One orientation of a given tensor: views of its floats and integers, a scale per row."""
 
     tensor: str
-    values: NDArray[np.float32]
+    values: Floats
     integers: Array
-    zero_point: NDArray[np.int32]
-    scale: NDArray[np.float64]
+    zero_point: Ints
+    scale: Doubles
 
-    def steps(self, rows: Any = slice(None)) -> NDArray[np.int32]:
+    def steps(self, rows: Any = slice(None)) -> Ints:
         """Integers of some rows, counted from their zero points."""
         return self.integers[rows].astype(np.int32) - self.zero_point[rows][..., None]
 
@@ -256,7 +255,7 @@ class MatrixIndex:
                 self._by_width.setdefault(rows.values.shape[1], []).append(rows)
         self._lookup: dict[int, dict[bytes, list[tuple[_Rows, int]]]] = {}
 
-    def find(self, matrix: NDArray[np.float32], hint: str = "") -> GivenMatrix | None:
+    def find(self, matrix: Floats, hint: str = "") -> GivenMatrix | None:
         """Return the integers of a canonical matrix.
 
         Parameters
@@ -298,7 +297,7 @@ class MatrixIndex:
             self._lookup[width] = table
         return self._lookup[width]
 
-    def _scaled(self, matrix: NDArray[np.float32]) -> GivenMatrix | None:
+    def _scaled(self, matrix: Floats) -> GivenMatrix | None:
         """Match a whole matrix up to one factor: exporters multiply weights by a scale."""
         for rows in self._by_width.get(matrix.shape[1], []):
             if rows.values.shape != matrix.shape:
@@ -372,9 +371,7 @@ _KEYS = 1
 
 
 def centre_keys(
-    module: tvm.IRModule,
-    parameters: Mapping[str, NDArray[np.float32]],
-    readers: Mapping[str, tuple[GivenReader, ...]],
+    module: tvm.IRModule, parameters: Weights, readers: Mapping[str, tuple[GivenReader, ...]]
 ) -> tuple[dict[str, Array], dict[str, tuple[GivenReader, ...]], tuple[str, ...]]:
     """Shift keys so that their grid is symmetric.
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
-from ...common.types import Array
+from ...common.types import Array, Floats, Longs
 from ..onnx.reading import messages, type_name
 from . import refusals
 from .graph import DEQUANTIZE, MOVES, QUANTIZE, Constants, attribute, kind, label, unused_name
@@ -58,8 +57,8 @@ class Grid:
         Length of a block along `axis`; 0 where there are none.
     """
 
-    scale: NDArray[np.float32]
-    zero_point: NDArray[np.int64]
+    scale: Floats
+    zero_point: Longs
     dtype: str
     axis: int = 0
     block: int = field(default=0)
@@ -127,7 +126,7 @@ class Grid:
             raise ValueError(f"{array.size} scales for {shape[axis]} slices along axis {axis}")
         return array.reshape([-1 if i == axis else 1 for i in range(len(shape))])
 
-    def dequantize(self, integers: Array) -> NDArray[np.float32]:
+    def dequantize(self, integers: Array) -> Floats:
         """Real values of `integers`, float32."""
         shape = integers.shape
         wide = np.int64 if self.dtype == "int32" else np.int32
@@ -137,7 +136,7 @@ class Grid:
             result = steps.astype(np.float32) * self.spread(self.scale, shape)
         return np.asarray(result, np.float32)
 
-    def quantize(self, values: Array) -> NDArray[np.int64]:
+    def quantize(self, values: Array) -> Longs:
         """Integers of real `values`, rounded half to even and saturated, int64."""
         shape = values.shape
         with np.errstate(over="ignore"):  # an infinite mask saturates
@@ -422,7 +421,7 @@ class _Stripper:
         self.graph.initializer.extend(kept)
 
 
-def _finite(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def _finite(values: Floats) -> Floats:
     """The scale of a mask of -FLT_MAX may round beyond it."""
     limit = np.finfo(np.float32).max
     return np.ascontiguousarray(np.clip(values, -limit, limit))
