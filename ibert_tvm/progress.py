@@ -126,9 +126,7 @@ class Line:
 
 
 @contextmanager
-def progress(
-    shares: Mapping[str, float] | str, limit: float | None = None, text: str = ""
-) -> Iterator[Line]:
+def progress(shares: Mapping[str, float] | str, limit: float | None = None) -> Iterator[Line]:
     """Show a bar on a terminal; elsewhere a line every ten seconds, beside the steps in the log.
 
     Parameters
@@ -137,8 +135,6 @@ def progress(
         About what share of the time every step takes, in their order; the name of one step alone.
     limit
         Seconds after which the job ends in any case.
-    text
-        What to show at first; by default the first step's name.
 
     Yields
     ------
@@ -146,11 +142,10 @@ def progress(
         To be told of steps.
     """
     steps = {shares: 1.0} if isinstance(shares, str) else shares
-    first = next(iter(steps))
     estimate = Estimate(steps, limit)
     with _bar(estimate) if sys.stderr.isatty() else _lines(estimate) as show:
         line = Line(estimate, show)
-        line.step(first, text)
+        line.step(next(iter(steps)))
         yield line
 
 

@@ -52,8 +52,10 @@ def command(*, verbose: bool = False) -> CommandResult:
     extras = [_extra(extra) for extra in EXTRAS.values()]
     failed = [check for check in checks if check.state == "failed"]
 
+    # The folders of what was found only where they are asked for.
+    rows = [(c.state, c.name, c.found if verbose else c.found.partition(" (")[0]) for c in checks]
     shown: list[str | Table] = [
-        Table(("", "what", "found"), [_cells(check, verbose) for check in checks]),
+        Table(("", "what", "found"), rows),
         "",
         Table(("", "extra", "enables"), [(e.state, e.name, e.why) for e in extras]),
         *_advice([*checks, *(extras if verbose else ())], verbose),
@@ -65,11 +67,6 @@ def command(*, verbose: bool = False) -> CommandResult:
         "extras": [asdict(extra) for extra in extras],
     }
     return CommandResult(document, shown, ExitCode.TARGET if failed else ExitCode.OK)
-
-
-def _cells(check: Check, verbose: bool) -> tuple[str, str, str]:
-    """One row; without the folders of what was found, unless `verbose`."""
-    return check.state, check.name, check.found if verbose else check.found.partition(" (")[0]
 
 
 def _advice(checks: Sequence[Check], verbose: bool) -> list[str | Table]:

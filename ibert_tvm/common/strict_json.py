@@ -117,7 +117,7 @@ def parse(text: str, max_depth: int) -> Any:
         document = json.loads(
             text,
             object_pairs_hook=_object,
-            parse_int=_integer,
+            parse_int=lambda number: int(_short(number)),
             parse_float=_real,
             parse_constant=_constant,
         )
@@ -144,10 +144,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(key for key in keys if keys.count(key) > 1)
         raise DocumentError(f"the key {shown(twice)} is there twice in one object")
     return found
-
-
-def _integer(text: str) -> int:
-    return int(_short(text))
 
 
 def _real(text: str) -> float:

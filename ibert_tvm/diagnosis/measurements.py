@@ -38,7 +38,7 @@ from .report import Diagnosis, Loss, Suggestion, ValueLoss, WorstText
 if TYPE_CHECKING:
     from ..frontend import CanonicalModel
     from ..model.artefact import QuantizedModel
-    from ..model.tokenization import TokenizedBatch, Tokenizer
+    from ..model.tokenization import TokenizedBatch
 
 
 Progress = Callable[[int, int], None]
@@ -62,7 +62,6 @@ def diagnose(
     reference: CanonicalModel,
     texts: Sequence[str],
     seq_len: int = 128,
-    tokenizer: Tokenizer | None = None,
     progress: Progress | None = None,
 ) -> Diagnosis:
     """Measure where an integer model loses quality.
@@ -80,8 +79,6 @@ def diagnose(
         At least one; a dozen says much the same as hundreds, which take hundreds of times as long.
     seq_len
         Truncate them to this many tokens.
-    tokenizer
-        By default the model's own.
     progress
         Called with the runs done and the runs there are.
 
@@ -92,7 +89,7 @@ def diagnose(
     """
     check_pair(model.info, reference.info)
     check_seq_len(seq_len, model.info)
-    tokenizer = tokenizer or own_tokenizer(model)
+    tokenizer = own_tokenizer(model)
     reference = with_ids_of(model.info, reference, tokenizer)
     tokens = tokenizer.encode(texts, max_length=seq_len)
     batches = list(_batches(tokens))

@@ -22,14 +22,6 @@ _LOW = -1e9
 _LEAST = 1e-9
 
 
-def _cls(tokens: torch.Tensor, _mask: torch.Tensor) -> torch.Tensor:
-    return tokens[:, 0]
-
-
-def _max(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return tokens.masked_fill(mask.unsqueeze(-1) == 0, _LOW).amax(dim=1)
-
-
 def _mean(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     kept = mask.unsqueeze(-1).to(torch.float32)
     return (tokens * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=_LEAST)
@@ -54,8 +46,8 @@ def _last(tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 _POOLINGS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "cls": _cls,
-    "max": _max,
+    "cls": lambda tokens, mask: tokens[:, 0],
+    "max": lambda tokens, mask: tokens.masked_fill(mask.unsqueeze(-1) == 0, _LOW).amax(dim=1),
     "mean": _mean,
     "mean_sqrt_len": _mean_sqrt_len,
     "weightedmean": _weighted_mean,

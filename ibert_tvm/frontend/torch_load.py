@@ -37,15 +37,14 @@ _CANONICAL = ("input_ids", "attention_mask", "token_type_ids", *REAL_INPUTS)
 _LOWEST = torch.finfo(torch.float32).min
 
 
-def _additive(mask: torch.Tensor) -> torch.Tensor:
-    return (1.0 - mask[:, None, None, :].to(torch.float32)) * _LOWEST
-
-
 FORMS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
     **{name: (name, lambda value: value) for name in _CANONICAL},
     "boolean_mask": ("attention_mask", lambda value: value != 0),
     "padding_mask": ("attention_mask", lambda value: value == 0),
-    "additive_mask": ("attention_mask", _additive),
+    "additive_mask": (
+        "attention_mask",
+        lambda value: (1.0 - value[:, None, None, :].to(torch.float32)) * _LOWEST,
+    ),
 }
 """Form of an argument: the canonical input that it is made from, and how.
 

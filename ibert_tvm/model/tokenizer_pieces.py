@@ -42,14 +42,6 @@ class _Kind:
     cut: Callable[[JsonDict, Ids], JsonDict]
 
 
-def _no_parts(_model: JsonDict) -> Parts:
-    return lambda _piece: ()
-
-
-def _by_id(_model: JsonDict, _tokenizer: Tokenizer) -> Callable[[str, int], Any]:
-    return lambda _piece, index: index
-
-
 def _kept_words(model: JsonDict, ids: Ids) -> JsonDict:
     vocabulary = {word: ids[index] for word, index in model["vocab"].items() if index in ids}
     return {**model, "vocab": vocabulary}
@@ -110,10 +102,6 @@ def _kept_merges(model: JsonDict, ids: Ids) -> JsonDict:
     return {**kept, "merges": merges}
 
 
-def _characters_of_pieces(_model: JsonDict) -> Parts:
-    return lambda piece: piece
-
-
 def _by_score(model: JsonDict, _tokenizer: Tokenizer) -> Callable[[str, int], Any]:
     scores = dict(model["vocab"])
     return lambda piece, index: (-scores.get(piece, 0.0), index)
@@ -127,8 +115,12 @@ def _kept_scores(model: JsonDict, ids: Ids) -> JsonDict:
 
 _KINDS: Mapping[str, _Kind] = {
     "BPE": _Kind(_merged_parts, _by_merge, _kept_merges),
-    "Unigram": _Kind(_characters_of_pieces, _by_score, _kept_scores),
-    "WordLevel": _Kind(_no_parts, _by_id, _kept_words),
+    "Unigram": _Kind(lambda model: lambda piece: piece, _by_score, _kept_scores),
+    "WordLevel": _Kind(
+        lambda model: lambda piece: (),
+        lambda model, tokenizer: lambda piece, index: index,
+        _kept_words,
+    ),
     "WordPiece": _Kind(_characters_of_words, _words_first, _kept_words),
 }
 

@@ -124,7 +124,6 @@ def cosine_drop(
     reference: CanonicalModel,
     texts: Sequence[Text],
     seq_len: int | None = None,
-    tokenizer: Tokenizer | None = None,
 ) -> Measure:
     """Return the measure 1 - mean cosine between the outputs of both models (`text_errors`).
 
@@ -136,13 +135,11 @@ def cosine_drop(
         To measure on.
     seq_len
         They are truncated to this many tokens.
-    tokenizer
-        By default the model's own.
     """
     from ..evaluation.evaluate import fidelity
 
     def measure(model: QuantizedModel) -> float:
-        return fidelity(model, reference, texts, seq_len, tokenizer, layers=False).drop
+        return fidelity(model, reference, texts, seq_len, layers=False).drop
 
     return measure
 

@@ -49,8 +49,8 @@ def _of_sums(name: str, columns: Sequence[ArrayLike], function: Callable[..., Ar
     return Measure(name, statistics.shape[1], lambda counts: 100 * function(*(statistics @ counts)))
 
 
-def _ratio(above: Array, below: Array, empty: float = 0.0) -> Array:
-    return np.divide(above, below, out=np.full_like(above, empty), where=below > 0)
+def _ratio(above: Array, below: Array) -> Array:
+    return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
 def mean(name: str, values: ArrayLike) -> Measure:

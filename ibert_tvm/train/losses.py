@@ -87,13 +87,10 @@ def embedding_loss(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor
     return direction + pairs
 
 
-def logits_loss(
-    student: torch.Tensor, teacher: torch.Tensor, temperature: float = 1.0
-) -> torch.Tensor:
-    """Kullback-Leibler divergence of softened classes; of one logit the squared difference."""
+def logits_loss(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+    """Kullback-Leibler divergence of classes; of one logit the squared difference."""
     if student.shape[-1] == 1:
         return functional.mse_loss(student, teacher)
-    own = functional.log_softmax(student / temperature, dim=-1)
-    other = functional.log_softmax(teacher / temperature, dim=-1)
-    divergence = functional.kl_div(own, other, reduction="batchmean", log_target=True)
-    return divergence * temperature**2
+    own = functional.log_softmax(student, dim=-1)
+    other = functional.log_softmax(teacher, dim=-1)
+    return functional.kl_div(own, other, reduction="batchmean", log_target=True)

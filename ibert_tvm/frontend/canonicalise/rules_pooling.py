@@ -34,14 +34,10 @@ def _last(mask: Array) -> Longs:
     return mask.shape[1] - 1 - np.argmax(mask[:, ::-1] != 0, axis=1)
 
 
-def _only_last(mask: Array) -> Array:
-    return mask * (np.arange(mask.shape[1]) == _last(mask)[:, None])
-
-
 WEIGHTS: dict[str, Callable[[Array], Array]] = {
     "mask": lambda mask: mask,
     "position": lambda mask: mask * np.arange(1, mask.shape[1] + 1),
-    "last": _only_last,
+    "last": lambda mask: mask * (np.arange(mask.shape[1]) == _last(mask)[:, None]),
 }
 """Weights of tokens by what they are called here, from a mask [batch, seq_len] of 0 and 1."""
 
@@ -144,11 +140,6 @@ def as_low_padding(value: FromInputs, probes: Probes, shape: tuple[int, ...]) ->
         ):
             return name
     return None
-
-
-def is_low(number: float | None) -> bool:
-    """Tell whether padding that holds this number is no maximum."""
-    return number is not None and number <= _LOW
 
 
 def as_pooling(value: FromInputs, probes: Probes, name: str, weights: str) -> str:
@@ -386,7 +377,7 @@ def filled_by_choice(
                 "tokens become 0 where a condition on the inputs holds that is not padding: what "
                 "is computed of a token may not depend on which ids a text has, but by tables"
             ) from error
-    if not is_low(number):
+    if number is None or not number <= _LOW:
         raise Mismatch(f"padding becomes {number}, and only a low number is left out of a maximum")
     mask = as_filled(condition, c.probes, _token_shape(c, hidden), inverted=inverted)
     return _filled(c, hidden, mask, op)

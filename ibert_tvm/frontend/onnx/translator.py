@@ -438,10 +438,8 @@ class Translator:
             )
         self._emitted.append(var.name)
         tokens = all(item.tokens for item in operands if isinstance(item, Traced))
-        return Traced(var, tokens and not any(self._is_parameter(arg) for arg in _args(expr)))
-
-    def _is_parameter(self, expr: Any) -> bool:
-        return isinstance(expr, relax.Var) and expr.name in self._made.parameters
+        args = [arg for arg in getattr(expr, "args", ()) if isinstance(arg, relax.Var)]
+        return Traced(var, tokens and not any(arg.name in self._made.parameters for arg in args))
 
     def expr(
         self, node: Node, value: Operand, part: str = "weight", *, weight: bool = True
@@ -490,10 +488,6 @@ class Translator:
     def fold(self, name: str, what: str, node: Node) -> None:
         """Note in the report what was left out or computed at import."""
         self._made.foldings.append(Folding(name, what, (label(node.proto),)))
-
-
-def _args(expr: relax.Expr) -> Sequence[Any]:
-    return list(expr.args) if isinstance(expr, relax.Call) else []
 
 
 def _is_look_up(op: str, operands: Sequence[Operand | None]) -> bool:
