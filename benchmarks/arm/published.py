@@ -14,14 +14,15 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import describe_software
 from benchmarks.models import Cell
-from ibert_tvm.targets import get_target
+from ibert_tvm.targets import TargetDescription, get_target
 from ibert_tvm.targets.bare_metal.options import C_SOURCES, OBJECTS, PackageOptions
 from tests.arm import packages
 from tests.arm.tools import with_vectors
@@ -32,7 +33,7 @@ from .memory import ROOT
 from .models import SPECS, count_model, quantise
 from .running import count_kernel
 
-__all__ = ["FIGURES", "count", "main", "rewritten"]
+__all__ = ["FIGURES", "count", "main", "rewritten", "stored", "whole_models"]
 
 RESULTS = ROOT / "benchmarks" / "results"
 VOCABULARY = 30522
@@ -131,7 +132,7 @@ FIGURES = (
 
 def stored() -> Results:
     """All results that figures are taken from, by the name of their file."""
-    names = ("published", "arm-memory")
+    names = ("published", "arm-memory", "arm")
     return {name: json.loads((RESULTS / f"{name}.json").read_text("utf-8")) for name in names}
 
 
@@ -182,15 +183,53 @@ def count(
     return counts
 
 
+def _riscv64_targets() -> list[TargetDescription]:
+    """In the order of `_boards`."""
+    return [get_target("rv64gc"), *map(with_vectors, VECTOR_BITS)]
+
+
 def _riscv64(quantised: Path) -> dict[str, list[int]]:
     """Executed instructions of a linear layer and of a whole model, in the order of `_boards`."""
-    targets = [get_target("rv64gc"), *map(with_vectors, VECTOR_BITS)]
-    linear = CASES[0]
+    targets, linear = _riscv64_targets(), CASES[0]
     whole = [count_model("minilm", quantised, Cell(1, 32), target) for target in targets]
     return {
         "linear": [count_kernel(linear.build(one), one).instructions for one in targets],
         "minilm": [row["instructions"] for row in whole],
     }
+
+
+def whole_models(results: Results) -> Iterator[tuple[str, int, Callable[[Path], int]]]:
+    """Every whole model whose executed instructions are published.
+
+    Yields
+    ------
+    tuple
+        What it is, the stored number of instructions, and how to count them again with models that
+        are quantised in a folder.
+    """
+    published = results["published"]
+
+    def of_tokens(target: str, tokens: str, emit: str, cache: Path) -> int:
+        quantised = quantise(SPECS["minilm"], cache)
+        return count(quantised, target, (int(tokens),), emit)[tokens]
+
+    def of_shape(name: str, shape: str, target: TargetDescription, cache: Path) -> int:
+        quantised = quantise(SPECS[name], cache)
+        return int(count_model(name, quantised, Cell.parse(shape), target)["instructions"])
+
+    packages = [(*item, OBJECTS) for item in published["minilm"].items()]
+    packages.append((IN_C, published["minilm_in_c"], C_SOURCES))
+    for target, counts, emit in packages:
+        for tokens, number in counts.items():
+            again = partial(of_tokens, target, tokens, emit)
+            yield f"minilm-{target}-{emit}-{tokens} tokens", number, again
+    for board, number in zip(_riscv64_targets(), published["riscv64"]["minilm"], strict=True):
+        what = f"minilm-{board.name}-{board.emulated}"
+        yield what, number, partial(of_shape, "minilm", "1x32", board)
+    for row in results["arm"]["models"]:
+        name, shape, target = row["model"], row["shape"], row["target"]
+        again = partial(of_shape, name, shape, get_target(target))
+        yield f"{name}-{target}-{shape}", row["instructions"], again
 
 
 def _arena_bytes(quantised: Path) -> list[int]:
