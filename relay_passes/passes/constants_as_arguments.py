@@ -178,17 +178,11 @@ def _with_argument(kernel: tirx.PrimFunc, places: Sequence[int], inputs: int) ->
     def block(statement: s_tir.SBlock) -> s_tir.SBlock:
         if statement.name_hint == _ROOT or not _reads(statement, buffer):
             return statement
+        reads, writes = [*statement.reads, whole], statement.writes
         return s_tir.SBlock(
-            statement.iter_vars,
-            [*statement.reads, whole],
-            statement.writes,
-            statement.name_hint,
-            statement.body,
-            statement.init,
-            statement.alloc_buffers,
-            statement.match_buffers,
-            statement.annotations,
-            statement.span,
+            *(statement.iter_vars, reads, writes, statement.name_hint),
+            *(statement.body, statement.init, statement.alloc_buffers),
+            *(statement.match_buffers, statement.annotations, statement.span),
         )
 
     changed = tvm_ffi.structural_map(_rewritten(kernel, load), (s_tir.SBlock, block))
@@ -197,10 +191,6 @@ def _with_argument(kernel: tirx.PrimFunc, places: Sequence[int], inputs: int) ->
 
 
 def _reads(statement: s_tir.SBlock, buffer: tirx.Var) -> bool:
-    found = []
-
-    def look(load: ir.TensorLoad) -> None:
-        found.append(load.source.same_as(buffer))
-
-    tvm_ffi.structural_walk(statement.body, (ir.TensorLoad, look))
-    return any(found)
+    loads: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(statement.body, (ir.TensorLoad, loads.append))
+    return any(load.source.same_as(buffer) for load in loads)

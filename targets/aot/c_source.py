@@ -13,6 +13,7 @@ from tvm.tirx.buffer import BufferType
 from ibert_tvm.common.errors import TargetError
 
 from ..microkernels import microkernel_prototypes
+from ..nodes import nodes_of
 from .c_text import comment, prefixed
 from .model import BareKernel, BareModel
 from .objects import finalise
@@ -112,19 +113,11 @@ _FOREIGN = ("tirx.call_llvm_intrin", "tirx.call_llvm_pure_intrin", "tirx.prefetc
 def _check_portable(kernel: BareKernel, func: tirx.PrimFunc, target_name: str) -> None:
     """Refuse what a C compiler cannot translate, before the code generator stumbles over it."""
     found: list[str] = []
-
-    def look(call: ir.Call) -> ir.Call:
-        if getattr(call.op, "name", "") in _FOREIGN:
+    for node in nodes_of(func, ir.Call, tirx.Ramp, tirx.Broadcast):
+        if isinstance(node, ir.Call) and getattr(node.op, "name", "") in _FOREIGN:
             found.append("an instruction of the processor")
-        elif "x" in str(call.ty):
+        elif not isinstance(node, ir.Call) or "x" in str(node.ty):
             found.append("vectors")
-        return call
-
-    def vector(expression: tirx.Ramp | tirx.Broadcast) -> tirx.Ramp | tirx.Broadcast:
-        found.append("vectors")
-        return expression
-
-    tvm_ffi.structural_map(func, [(ir.Call, look), ((tirx.Ramp, tirx.Broadcast), vector)])
     if found:
         raise TargetError(
             what=f"a kernel cannot be written in C: it uses {found[0]}",

@@ -7,13 +7,13 @@ it was read for the last time. Nothing is known here of operators, rules or targ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import tvm_ffi
 from tvm import ir, sym, tirx
 
+from ..nodes import calls_of, nodes_of, substituted
 from .interface import item_size
 from .model import KernelParameter
 
@@ -183,20 +183,19 @@ class _Reader:
 
     def _reads(self, expression: tirx.Expr, path: _Path) -> None:
         """Note what an expression loads; buffers that it names otherwise escape."""
-        for let in _nodes(expression, tirx.Let):
+        for let in nodes_of(expression, tirx.Let):
             self._bound[let.var] = self._resolved(let.value)
-        for load in _nodes(expression, ir.TensorLoad):
+        for load in nodes_of(expression, ir.TensorLoad):
             self._note(load.source, load.indices, False, path)
         named = [
             var
-            for call in _nodes(expression, ir.Call)
-            if getattr(call.op, "name", "") == "tirx.address_of"
-            for var in _nodes(call, ir.Var)
+            for call in calls_of(expression, "tirx.address_of")
+            for var in nodes_of(call, ir.Var)
         ]
         rest = tvm_ffi.structural_map(
             expression, (ir.TensorLoad, lambda load: tirx.Var("loaded", load.ty))
         )
-        named += _nodes(rest, ir.Var)
+        named += nodes_of(rest, ir.Var)
         self.escaped |= {self._buffers[var] for var in named if var in self._buffers}
 
     def _note(
@@ -219,9 +218,9 @@ class _Reader:
 
     def _resolved(self, expression: tirx.Expr) -> tirx.Expr:
         """Without variables that stand for an expression; anything, where it binds some itself."""
-        if _nodes(expression, tirx.Let):
+        if nodes_of(expression, tirx.Let):
             return tirx.Var("anything", expression.ty)
-        return _substituted(expression, self._bound)
+        return substituted(expression, self._bound)
 
     # -- proving ----------------------------------------------------------------------------------
 
@@ -281,7 +280,7 @@ def _distance(
         for loop in access.path:
             if isinstance(loop, _Loop) and loop.var not in own:
                 own[loop.var] = _anywhere(analyzer, loop.var, loop.extent)
-        return _substituted(place, own)
+        return substituted(place, own)
 
     for loop in same:
         values[loop.var] = _anywhere(analyzer, loop.var, loop.extent)
@@ -307,7 +306,7 @@ def _least(analyzer: sym.Analyzer, expression: tirx.Expr, choices: int = 0) -> i
     bound = analyzer.const_int_bound(simplified)
     found = int(bound.min_value)
     least = None if found == int(bound.NEG_INF) else found
-    either = _nodes(simplified, tirx.Min, tirx.Max)
+    either = nodes_of(simplified, tirx.Min, tirx.Max)
     if not either or choices == _MOST_CHOICES:
         return least
     # Whichever of the two it is: bounds of minima forget which variables they depend on.
@@ -324,13 +323,3 @@ def _least(analyzer: sym.Analyzer, expression: tirx.Expr, choices: int = 0) -> i
 def _replaced(tree: tirx.Expr, node: tirx.Expr, other: tirx.Expr) -> tirx.Expr:
     same = tvm_ffi.structural_equal
     return tvm_ffi.structural_map(tree, (type(node), lambda one: other if same(one, node) else one))
-
-
-def _substituted(tree: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:
-    return tvm_ffi.structural_map(tree, (ir.Var, lambda var: values.get(var, var)))
-
-
-def _nodes(tree: tirx.Expr, *kinds: type) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(tree, (kinds, found.append))
-    return found

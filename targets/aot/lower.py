@@ -20,6 +20,7 @@ from tvm.ir import PointerType, PrimType
 from ibert_tvm.common.errors import TargetError
 
 from ..description import TargetDescription
+from ..nodes import changed, nodes_of, substituted
 from ..pipeline import LARGEST_STACK_BUFFER, kernel_passes, static_bytes
 from .model import KernelParameter
 from .pieces import Cut, cut_kernel
@@ -191,14 +192,7 @@ def serialised(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def serial(loop: tirx.For) -> tirx.For:
         if loop.kind != tirx.ForKind.PARALLEL:
             return loop
-        return tirx.For(
-            loop.loop_var,
-            loop.min,
-            loop.extent,
-            tirx.ForKind.SERIAL,
-            loop.body,
-            annotations=loop.annotations,
-        )
+        return changed(loop, kind=tirx.ForKind.SERIAL)
 
     return tvm_ffi.structural_map(func, (tirx.For, serial))
 
@@ -248,14 +242,7 @@ def _with_places(
     found: dict[tirx.Buffer, tirx.For | None] = {}
 
     def buffers(loop: tirx.For) -> list[tirx.Buffer]:
-        inside: list[tirx.Buffer] = []
-
-        def note(statement: tirx.AllocBuffer) -> tirx.AllocBuffer:
-            inside.append(statement.buffer)
-            return statement
-
-        tvm_ffi.structural_map(loop.body, (tirx.AllocBuffer, note))
-        return inside
+        return [statement.buffer for statement in nodes_of(loop.body, tirx.AllocBuffer)]
 
     def placed(loop: tirx.For) -> tirx.For:
         if loop.kind != tirx.ForKind.PARALLEL:
@@ -280,15 +267,12 @@ def _in_places(loop: tirx.For) -> tirx.For:
     index = place * each + step
     value = loop.min + index
 
-    def found(var: tirx.Var) -> tirx.Expr:
-        return value if var.same_as(loop.loop_var) else var
-
-    body = tvm_ffi.structural_map(loop.body, (tirx.Var, found))
+    body = substituted(loop.body, {loop.loop_var: value})
     if extent % each:
         body = tirx.IfThenElse(index < extent, body, None)
     body = tirx.For(step, 0, each, tirx.ForKind.SERIAL, body)
     count = -(-extent // each)
-    return tirx.For(place, 0, count, loop.kind, body, annotations=loop.annotations)
+    return changed(loop, loop_var=place, min=0, extent=count, body=body)
 
 
 class _Lift:

@@ -31,6 +31,7 @@ from tvm import ir, sym, tirx
 
 from ibert_tvm.common.errors import TargetError
 
+from ..nodes import calls_of, changed, nodes_of, substituted
 from .interface import item_size
 from .model import KernelParameter
 
@@ -234,8 +235,8 @@ class _Kernel:
         self.analyzer = sym.Analyzer()
         # Views are other names of the same memory.
         self.root = {var: var for var in function.params}
-        for view in _nodes(function.body, tirx.DeclBuffer):
-            (source,) = _nodes(view.data, ir.Var)
+        for view in nodes_of(function.body, tirx.DeclBuffer):
+            (source,) = nodes_of(view.data, ir.Var)
             self.root[view.buffer] = self.root.get(source, source)
         self.number = {var: index for index, var in enumerate(function.params)}
         self.accesses = Counter(self.memory(one) for one in _accesses(function.body))
@@ -261,11 +262,9 @@ class _Kernel:
 
     def loops(self) -> list[tirx.For]:
         """Loops that weights are read in, outer ones first."""
-        found: list[tirx.For] = []
-        tvm_ffi.structural_walk(self.function.body, (tirx.For, found.append), order="pre")
         return [
             loop
-            for loop in found
+            for loop in nodes_of(self.function.body, tirx.For, order="pre")
             if loop.kind == tirx.ForKind.SERIAL
             and isinstance(loop.extent, tirx.IntImm)
             and isinstance(loop.min, tirx.IntImm)
@@ -275,14 +274,7 @@ class _Kernel:
 
     def piece(self, loop: tirx.For, pieces: int) -> tirx.PrimFunc:
         """The kernel with fewer iterations of a loop."""
-        shorter = tirx.For(
-            loop.loop_var,
-            loop.min,
-            tirx.IntImm("int32", int(loop.extent) // pieces),
-            loop.kind,
-            loop.body,
-            annotations=loop.annotations,
-        )
+        shorter = changed(loop, extent=tirx.IntImm("int32", int(loop.extent) // pieces))
 
         def replaced(one: tirx.For) -> tirx.For:
             return shorter if one.loop_var.same_as(loop.loop_var) else one
@@ -312,9 +304,7 @@ class _Kernel:
     def _steps(self, loop: tirx.For, extent: int) -> tuple[int, ...] | None:
         """Entries by which arguments move in so many iterations; None if that is not all."""
         body, var = loop.body, loop.loop_var
-        later = tvm_ffi.structural_map(
-            body, (ir.Var, lambda one: one + extent if one.same_as(var) else one)
-        )
+        later = substituted(body, {var: var + extent})
         steps: dict[int, int] = {}
         for now, then in zip(_accesses(body), _accesses(later), strict=True):
             index = self.parameter(now)
@@ -348,14 +338,13 @@ class _Kernel:
         all of them in the same way.
         """
         inside = Counter(self.memory(one) for one in _accesses(loop.body))
-        written = {self.memory(one) for one in _nodes(loop.body, tirx.BufferStore)}
-        for call in _nodes(loop.body, ir.Call):
-            if getattr(call.op, "name", "") == "tirx.call_extern":
-                # Microkernels write what the last of their pointers points at.
-                *_, last = (one for one in call.args if _accesses(one))
-                written.add(self.memory(_accesses(last)[0]))
+        written = {self.memory(one) for one in nodes_of(loop.body, tirx.BufferStore)}
+        for call in calls_of(loop.body, "tirx.call_extern"):
+            # Microkernels write what the last of their pointers points at.
+            *_, last = (one for one in call.args if _accesses(one))
+            written.add(self.memory(_accesses(last)[0]))
         moved = {var for var, index in self.number.items() if steps[index]}
-        everywhere = {self.memory(one) for one in _nodes(self.function.body, tirx.BufferStore)}
+        everywhere = {self.memory(one) for one in nodes_of(self.function.body, tirx.BufferStore)}
         results = everywhere & set(self.number)
         return all(self.accesses[var] == inside[var] for var in written | moved | results)
 
@@ -365,11 +354,9 @@ class _Kernel:
         """Whether places are from 0 to an end; the loops of some variables may be shorter."""
         analyzer = sym.Analyzer()
 
-        def bind(one: tirx.For) -> None:
+        for one in nodes_of(self.function.body, tirx.For, order="pre"):
             count = analyzer.const_int_bound(one.extent).max_value
             analyzer.bind(one.loop_var, ir.Range(0, (extents or {}).get(one.loop_var, count)))
-
-        tvm_ffi.structural_walk(self.function.body, (tirx.For, bind), order="pre")
         bounds = [analyzer.const_int_bound(place) for place in places]
         return all(one.min_value >= 0 and one.max_value < end for one in bounds)
 
@@ -414,12 +401,7 @@ class _Kernel:
                 return None
             ends: set[int] = set()
             place = _unclamped(access.indices[0], row, ends)
-            first, second = (
-                tvm_ffi.structural_map(
-                    place, (ir.Var, lambda one, at=at: at if one.same_as(row) else one)
-                )
-                for at in (tirx.IntImm("int32", 0), tirx.IntImm("int32", 1))
-            )
+            first, second = (substituted(place, {row: tirx.IntImm("int32", at)}) for at in (0, 1))
             length = self.analyzer.simplify(second - first)
             if not isinstance(length, tirx.IntImm) or int(length) < 1 or elements % int(length):
                 return None
@@ -450,12 +432,6 @@ def aligned(nbytes: int, alignment: int) -> int:
     return -(-nbytes // alignment) * alignment
 
 
-def _nodes(tree: Any, *kinds: type) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(tree, (kinds, found.append))
-    return found
-
-
 def _accesses(tree: Any) -> list[Any]:
     """Loads and stores of a tree, in order; what an address is taken of counts as loaded."""
-    return _nodes(tree, ir.TensorLoad, tirx.BufferStore)
+    return nodes_of(tree, ir.TensorLoad, tirx.BufferStore)

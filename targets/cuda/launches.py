@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 
+from ..nodes import nodes_of
 from ..pipeline import static_bytes
 
 _DYNAMIC = "shared.dyn"
@@ -63,23 +63,16 @@ def observe_launches(found: dict[str, Launch]) -> tvm.transform.Pass:
 
 
 def _launch(function: tirx.PrimFunc) -> Launch:
-    extents: dict[str, int] = {}
-    shared: list[int] = []
-
-    def extent(statement: tirx.AttrStmt) -> None:
-        if statement.attr_key == _EXTENT:
-            extents[str(statement.node.thread_tag)] = int(statement.value)
-
-    def allocation(statement: tirx.AllocBuffer) -> None:
-        if statement.buffer.scope() == _DYNAMIC:
-            shared.append(static_bytes(statement.buffer) or 0)
-
-    tvm_ffi.structural_walk(
-        function.body, [(tirx.AttrStmt, extent), (tirx.AllocBuffer, allocation)]
-    )
+    extents = {
+        str(statement.node.thread_tag): int(statement.value)
+        for statement in nodes_of(function.body, tirx.AttrStmt)
+        if statement.attr_key == _EXTENT
+    }
+    buffers = [statement.buffer for statement in nodes_of(function.body, tirx.AllocBuffer)]
+    shared = sum(static_bytes(one) or 0 for one in buffers if one.scope() == _DYNAMIC)
 
     def along(kind: str) -> tuple[int, int, int]:
         x, y, z = (extents.get(f"{kind}.{axis}", 1) for axis in "xyz")
         return x, y, z
 
-    return Launch(along("blockIdx"), along("threadIdx"), sum(shared))
+    return Launch(along("blockIdx"), along("threadIdx"), shared)

@@ -15,6 +15,8 @@ import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from ..nodes import changed
+
 _CALL_TIR = "relax.call_tir"
 
 
@@ -79,12 +81,8 @@ def _with_parameters(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.
         if not own:
             return block
         buffers.extend(own)
-        return s_tir.SBlock(
-            *(block.iter_vars, block.reads, block.writes, block.name_hint, block.body, block.init),
-            alloc_buffers=[b for b in block.alloc_buffers if not _in_device_memory(b)],
-            match_buffers=block.match_buffers,
-            annotations=block.annotations,
-        )
+        kept = [buffer for buffer in block.alloc_buffers if not _in_device_memory(buffer)]
+        return changed(block, alloc_buffers=kept)
 
     rules = [(tirx.AllocBuffer, statement), (s_tir.SBlock, block)]
     body = tvm_ffi.structural_map(function.body, rules)
