@@ -82,14 +82,13 @@ class Arithmetic:
     def q15_product(self, x: Traced, y: Traced) -> Traced | None:
         """``(x y + 2^14) >> 15`` of values of 16 bits."""
 
-    def square_root(self, x: Traced) -> Traced | None:
-        """``floor(sqrt(x))`` of a value of up to 62 bits that is not negative."""
+    def function(self, name: str, x: Traced) -> Traced | None:
+        """A function of one value that the target has by itself.
 
-    def floor_log2(self, x: Traced) -> Traced | None:
-        """``floor(log2 x)`` of a positive value of 32 bits."""
-
-    def normalised_reciprocal(self, x: Traced) -> Traced | None:
-        """``floor(2^(15 + b) / x)``, b the logarithm of a positive value of 32 bits, floored."""
+        ``square_root`` is ``floor(sqrt(x))`` of up to 62 bits that are not negative,
+        ``floor_log2`` the floored logarithm of a positive value of 32 bits, and
+        ``normalised_reciprocal`` ``floor(2^(15 + b) / x)``, b being that logarithm.
+        """
 
     def bind(self, x: Traced, bind: Callable[[Traced], Traced]) -> Traced | None:
         """What to use in the place of `x`, some of it bound to a variable."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from .arithmetic import Arithmetic
 from .q15 import high_product
-from .ranged import Constant, Ranged, combined, expr_in
+from .ranged import Constant, Ranged, combined, expr_in, product_bounds
 from .widths import INT32, fits
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ class Halves(Arithmetic):
         """``x * y``."""
         if x is y or not (_written(x) and _written(y)):
             return None
-        corners = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
-        product = combined("product", min(corners), max(corners), lambda p, q: p * q, x, y)
+        product = combined("product", *product_bounds(x, y), lambda p, q: p * q, x, y)
         a, b = (y, x) if x.dtype == "int64" else (x, y)
         upper = [_upper(b.low), _upper(b.high)]
         sums = [p * q for p in (a.low, a.high) for q in upper]

@@ -51,21 +51,6 @@ def saturate(x: tirx.Expr, bits: int) -> tirx.Expr:
     return tirx.call_intrin("int32", SATURATE, x, tirx.const(bits, "int32"))
 
 
-def square_root(n: tirx.Expr) -> tirx.Expr:
-    """Call the operator on an int64 expression."""
-    return tirx.call_intrin("int32", SQUARE_ROOT, n)
-
-
-def floor_log2(n: tirx.Expr) -> tirx.Expr:
-    """Call the operator on an int32 expression."""
-    return tirx.call_intrin("int32", FLOOR_LOG2, n)
-
-
-def normalised_reciprocal(n: tirx.Expr) -> tirx.Expr:
-    """Call the operator on an int32 expression."""
-    return tirx.call_intrin("int32", NORMALISED_RECIPROCAL, n)
-
-
 def q15_product(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
     """Call the operator on two int16 expressions."""
     return tirx.call_intrin("int16", Q15_MULTIPLY, a, b)

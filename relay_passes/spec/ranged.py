@@ -121,11 +121,8 @@ class Ranged:
         spelled = shared(self, b).multiply(self, b)
         if spelled is not None:
             return spelled
-        if b is self:  # a square is not negative
-            corners = [self.low**2, self.high**2] + ([0] if self.low <= 0 <= self.high else [])
-        else:
-            corners = [x * y for x in (self.low, self.high) for y in (b.low, b.high)]
-        return combined("product", min(corners), max(corners), lambda x, y: x * y, self, b)
+        bounds = product_bounds(self, b, square=b is self)
+        return combined("product", *bounds, lambda x, y: x * y, self, b)
 
     def __rmul__(self, other: Value) -> Ranged:
         return ranged(other) * self
@@ -235,15 +232,24 @@ class Constant(Ranged):
         super().__init__(value, value)
 
 
+def product_bounds(a: Ranged, b: Ranged, square: bool = False) -> tuple[int, int]:
+    """Bounds of ``a b``, or of a square, which is not negative."""
+    if square:
+        corners = [a.low**2, a.high**2] + ([0] if a.low <= 0 <= a.high else [])
+    else:
+        corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    return min(corners), max(corners)
+
+
 def is_ranged(*values: Value) -> bool:
     """Tell whether any of the values belongs to the second domain."""
     return any(isinstance(value, (Ranged, Condition)) for value in values)
 
 
-def _overflow(what: str, low: int, high: int) -> RangeError:
+def _overflow(what: str, low: int, high: int, why: str = "") -> RangeError:
     return RangeError(
         f"{what} of {bits_of(low, high)} bits does not fit 64",
-        why=f"its interval is [{low}, {high}]",
+        why=why or f"its interval is [{low}, {high}]",
         todo="use coarser scales, shorter multipliers or tighter clamps",
     )
 
@@ -324,13 +330,8 @@ def combined(
     Of two constants the bounds must be the exact result.
     """
     if not fits(low, high, INT64):
-        error = _overflow(what, low, high)
-        error = RangeError(
-            error.what,
-            why=f"[{a.low}, {a.high}] with [{b.low}, {b.high}] gives [{low}, {high}]",
-            todo=error.todo,
-        )
-        raise error
+        given = f"[{a.low}, {a.high}] with [{b.low}, {b.high}]"
+        raise _overflow(what, low, high, f"{given} gives [{low}, {high}]")
     if isinstance(a, Constant) and isinstance(b, Constant):
         assert low == high, (what, low, high)
         return Constant(low)

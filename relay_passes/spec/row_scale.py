@@ -13,14 +13,12 @@ from .values import (
     bind,
     clamp,
     floor_divide,
-    greater_equal,
+    floor_log2,
     known,
     q15_multiply,
-    select,
     shift_left_within,
     shift_right_round,
     short,
-    spelled_as,
 )
 
 LIMIT = 2**15 - 1
@@ -54,12 +52,7 @@ def normalising_shift(m: Value) -> Value:
     Value
         In [0, 14].
     """
-    bits: Value | None = spelled_as("floor_log2", m)
-    if bits is None:
-        bits = 0
-        for j in range(1, _BITS + 1):
-            bits = select(greater_equal(m, 1 << j), 1, 0) + bits
-    return _BITS - known(bits, 0, _BITS)
+    return _BITS - floor_log2(m, 0, _BITS)
 
 
 def reciprocal(m: Value, shift: Value) -> Value:

@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from .arithmetic import Arithmetic
-from .q15 import floor_log2, multiply_add, normalised_reciprocal, saturate, square_root
-from .ranged import Constant, Ranged
+from .binding import tirx_module
+from .q15 import FLOOR_LOG2, NORMALISED_RECIPROCAL, SQUARE_ROOT, multiply_add, saturate
+from .ranged import Constant, Ranged, product_bounds
 from .widths import INT16, INT32
 
 if TYPE_CHECKING:
@@ -93,6 +94,17 @@ def _constant(number: int) -> tirx.Expr:
     return tirx.const(number, "int32")
 
 
+# Operator, type of the argument, and bounds of the result.
+_FUNCTIONS: dict[str, tuple[str, str, Callable[[Ranged], tuple[int, int]]]] = {
+    "square_root": (SQUARE_ROOT, "int64", lambda x: (math.isqrt(x.low), math.isqrt(x.high))),
+    "floor_log2": (
+        *(FLOOR_LOG2, "int32"),
+        lambda x: (x.low.bit_length() - 1, x.high.bit_length() - 1),
+    ),
+    "normalised_reciprocal": (NORMALISED_RECIPROCAL, "int32", lambda _x: (2**14, 2**15)),
+}
+
+
 def _usable(x: Ranged) -> bool:
     """Whether a value is an expression of 32 bits."""
     return x.expr is not None and x.dtype == "int32"
@@ -124,8 +136,7 @@ class Scalar(Arithmetic):
 
     def product(self, a: Ranged, b: Ranged, addend: int) -> Ranged | None:
         """``a * b + addend``."""
-        corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-        low, high = min(corners) + addend, max(corners) + addend
+        low, high = (bound + addend for bound in product_bounds(a, b))
         left, right = (_constant(x.low) if isinstance(x, Constant) else x.expr for x in (a, b))
         if not _fits(low, high) or left is None or right is None:
             return None
@@ -191,8 +202,7 @@ class Scalar(Arithmetic):
         """``x * y`` of two values of 16 bits."""
         if not (_is_short(x) and _is_short(y)):
             return None
-        corners = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
-        low, high = min(corners), max(corners)
+        low, high = product_bounds(x, y)
         if x.expr is y.expr:  # a square is not negative
             low = 0 if x.low <= 0 <= x.high else min(x.low**2, x.high**2)
         expr = x.expr * y.expr
@@ -265,24 +275,13 @@ class Scalar(Arithmetic):
         product = self.product(a, b, 1 << (_Q15 - 1 - up))
         return None if product is None else self.shifted(product, _Q15 - up)
 
-    def square_root(self, x: Ranged) -> Ranged | None:
-        """``floor(sqrt(x))`` of a value of up to 62 bits that is not negative."""
-        if "square_root" not in self.functions or x.expr is None:
+    def function(self, name: str, x: Ranged) -> Ranged | None:
+        """A function that the processor has; see the base."""
+        operator, dtype, bounds = _FUNCTIONS[name]
+        if name not in self.functions or x.expr is None or (dtype, x.dtype) == ("int32", "int64"):
             return None
-        expr = square_root(x.expr.astype("int64"))
-        return self.value(math.isqrt(x.low), math.isqrt(x.high), expr)
-
-    def floor_log2(self, x: Ranged) -> Ranged | None:
-        """``floor(log2 x)`` of a positive value of 32 bits."""
-        if "floor_log2" not in self.functions or not _usable(x):
-            return None
-        return self.value(x.low.bit_length() - 1, x.high.bit_length() - 1, floor_log2(x.expr))
-
-    def normalised_reciprocal(self, x: Ranged) -> Ranged | None:
-        """``floor(2^(15 + b) / x)``, b the logarithm of a positive value of 32 bits, floored."""
-        if "normalised_reciprocal" not in self.functions or not _usable(x):
-            return None
-        return self.value(2**14, 2**15, normalised_reciprocal(x.expr))
+        argument = x.expr.astype(dtype) if dtype != x.dtype else x.expr
+        return self.value(*bounds(x), tirx_module().call_intrin("int32", operator, argument))
 
     def bind(self, x: Ranged, bind: Callable[[Ranged], Ranged]) -> Ranged | None:
         """Bind what was shifted to the left instead of the result."""

@@ -20,16 +20,12 @@ from .values import (
     Value,
     bind,
     clamp,
-    floor_divide,
-    greater_equal,
+    floor_log2,
     known,
     maximum,
-    minimum,
-    power_of_two,
-    select,
+    normalised_reciprocal,
     shift_right_round,
     short,
-    spelled_as,
 )
 
 INPUT_LIMIT = 2**14 - 1
@@ -142,14 +138,7 @@ def root_bits(s: Value, constants: ShortLayerNorm) -> Value:
     Value
         In [F + 1, 30], int32.
     """
-    first = constants.root_fraction_bits + 1
-    function = spelled_as("floor_log2", s)
-    if function is not None:
-        return known(function, first, _ROOT_BITS // 2 - 1)
-    bits: Value = first
-    for j in range(first + 1, _ROOT_BITS // 2):
-        bits = select(greater_equal(s, 1 << j), 1, 0) + bits
-    return known(bits, first, _ROOT_BITS // 2 - 1)
+    return floor_log2(s, constants.root_fraction_bits + 1, _ROOT_BITS // 2 - 1)
 
 
 def reciprocal(s: Value, bits: Value) -> Value:
@@ -167,10 +156,7 @@ def reciprocal(s: Value, bits: Value) -> Value:
     Value
         In [2^14, 2^15 - 1], int32.
     """
-    quotient = spelled_as("normalised_reciprocal", s)
-    if quotient is None:
-        quotient = floor_divide(power_of_two(bits + 15), s)  # 2^b <= s < 2^(b + 1)
-    return minimum(known(quotient, 2**14, 2**15), 2**15 - 1)
+    return normalised_reciprocal(s, bits + 15)  # 2^b <= s < 2^(b + 1)
 
 
 def normalise(

@@ -27,12 +27,11 @@ from .values import (
     Value,
     bind,
     cut,
-    floor_divide,
     greater_equal,
     known,
     maximum,
     minimum,
-    power_of_two,
+    normalised_reciprocal,
     q15_multiply,
     select,
     short,
@@ -249,11 +248,7 @@ def reciprocal(total: Value, bits: Value) -> Value:
     Value
         In [2^14, 2^15 - 1].
     """
-    divisor = maximum(total, _LEAST_SUM)
-    quotient = spelled_as("normalised_reciprocal", divisor)
-    if quotient is None:
-        quotient = floor_divide(power_of_two(bits + 14), divisor)  # 2^(b-1) <= s < 2^b
-    return minimum(known(quotient, 2**14, 2**15), 2**15 - 1)
+    return normalised_reciprocal(maximum(total, _LEAST_SUM), bits + 14)  # 2^(b-1) <= s < 2^b
 
 
 def check_values(low: int, high: int) -> None:

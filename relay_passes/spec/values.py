@@ -40,6 +40,7 @@ from .ranged import (
     expr_in,
     exprs_in,
     is_ranged,
+    product_bounds,
     ranged,
     respelled,
 )
@@ -100,39 +101,32 @@ def spelled_as(function: str, x: Value) -> Ranged | None:
     """
     if not isinstance(x, Ranged):
         return None
-    return getattr(x.arithmetic, function)(x)
+    return x.arithmetic.function(function, x)
 
 
 def minimum(a: Value, b: Value) -> Value:
     """Smaller of two values, elementwise."""
     if not is_ranged(a, b):
         return np.minimum(a, b)
-    x, y = ranged(a), ranged(b)
-    if x.high <= y.low:
-        return x
-    if y.high <= x.low:
-        return y
-    low, high = min(x.low, y.low), min(x.high, y.high)
-    spelled = respelled("minimum", x, y)
-    if spelled is not None:
-        return spelled
-    return combined("minimum", low, high, lambda p, q: tirx_module().min(p, q), x, y)
+    return _extreme("minimum", ranged(a), ranged(b))
 
 
 def maximum(a: Value, b: Value) -> Value:
     """Larger of two values, elementwise."""
     if not is_ranged(a, b):
         return np.maximum(a, b)
-    x, y = ranged(a), ranged(b)
-    if x.low >= y.high:
-        return x
-    if y.low >= x.high:
-        return y
-    low, high = max(x.low, y.low), max(x.high, y.high)
-    spelled = respelled("maximum", x, y)
+    return _extreme("maximum", ranged(a), ranged(b))
+
+
+def _extreme(name: str, x: Ranged, y: Ranged) -> Ranged:
+    choose = min if name == "minimum" else max
+    if x.high <= y.low or y.high <= x.low:
+        return choose(x, y, key=lambda value: (value.low, value.high))
+    spelled = respelled(name, x, y)
     if spelled is not None:
         return spelled
-    return combined("maximum", low, high, lambda p, q: tirx_module().max(p, q), x, y)
+    low, high = choose(x.low, y.low), choose(x.high, y.high)
+    return combined(name, low, high, getattr(tirx_module(), choose.__name__), x, y)
 
 
 def cut(value: Value, least: int, most: int) -> Value:
@@ -216,6 +210,27 @@ def select(condition: Truth, yes: Value, no: Value) -> Value:
         expr = None if test is None else build(*(expr_in(value, dtype) for value in (a, b)))
         return Ranged(min(a.low, b.low), max(a.low, b.low), expr, arithmetic=arithmetic)
     return combined("choice", min(a.low, b.low), max(a.high, b.high), build, a, b)
+
+
+def floor_log2(x: Value, first: int, last: int) -> Value:
+    """``floor(log2 x)``, from `first` to `last`: comparisons with powers of two, or a function.
+
+    A value below ``2^first`` counts as that.
+    """
+    bits: Value | None = spelled_as("floor_log2", x)
+    if bits is None:
+        bits = first
+        for j in range(first + 1, last + 1):
+            bits = select(greater_equal(x, 1 << j), 1, 0) + bits
+    return known(bits, first, last)
+
+
+def normalised_reciprocal(x: Value, bits: Value) -> Value:
+    """``floor(2^bits / x)`` in 15 bits, for x from ``2^(bits - 15)`` to below twice that."""
+    quotient = spelled_as("normalised_reciprocal", x)
+    if quotient is None:
+        quotient = floor_divide(power_of_two(bits), x)
+    return minimum(known(quotient, 2**14, 2**15), 2**15 - 1)
 
 
 def floor_divide(a: Value, b: Value) -> Value:
@@ -374,11 +389,7 @@ def q15_multiply(a: Value, b: Value) -> Value:
     if not is_ranged(a, b):
         return (np.multiply(a, b) + (1 << 14)) >> 15
     x, y = ranged(short(a)), ranged(short(b))
-    if a is b:  # a square is not negative
-        corners = [x.low**2, x.high**2] + ([0] if x.low <= 0 <= x.high else [])
-    else:
-        corners = [p * q for p in (x.low, x.high) for q in (y.low, y.high)]
-    low, high = ((corner + (1 << 14)) >> 15 for corner in (min(corners), max(corners)))
+    low, high = ((bound + (1 << 14)) >> 15 for bound in product_bounds(x, y, square=a is b))
     if high > INT16[1]:
         raise RangeError(
             "both factors of a Q15 product may be -2^15",
