@@ -21,11 +21,11 @@ from ibert_tvm.targets import DotInstruction
 
 from .intrinsics.microkernels import microkernel_operands, microkernel_sources, widening_sources
 from .intrinsics.registration import register
+from .intrinsics.widening import HALF, nibble_sources, widens_by_intrinsic
 from .loops import extent, inline_elementwise, largest_divisor, output_blocks
 from .nodes import Block, Loop
 from .products import MatrixProduct
 from .row_guard import mark_inner_row_loop, mark_row_loop
-from .widening import widen_panel
 
 # Entries of each row that one iteration of a copy moves.
 COPIED_ENTRIES = 4
@@ -187,7 +187,7 @@ def schedule_linear(
     if product.rhs is not None:
         copy = sch.get_sblock(product.rhs.name)
         if product.is_widened:
-            widen_panel(sch, copy, column_tiles, dot)
+            _widen_panel(sch, copy, column_tiles, dot)
         else:
             sch.compute_at(copy, column_tiles, preserve_unit_loops=True)
             *_, chunk, lane, _inner = sch.get_loops(copy)
@@ -217,3 +217,28 @@ def _copy_by_tiles(sch: s_tir.Schedule, copy: Block, tile: int) -> Loop:
     sch.unroll(row)
     sch.unroll(inner)
     return row_tiles
+
+
+def _widen_panel(sch: s_tir.Schedule, block: Block, around: Loop, dot: DotInstruction) -> None:
+    """Widen half bytes inside of a loop, as many as an iteration of it multiplies with.
+
+    Parameters
+    ----------
+    sch
+        Schedule.
+    block
+        What widens them, to [column blocks, depth blocks, lanes, depth].
+    around
+        The loop.
+    dot
+        The instruction.
+    """
+    sch.compute_at(block, around, preserve_unit_loops=True)
+    chunk, lane, inner = sch.get_loops(block)[-3:]
+    if widens_by_intrinsic(dot):
+        sch.tensorize(chunk, register(nibble_sources(dot, extent(sch, chunk))))
+        return
+    # A group has one scale: it is loaded once for all of them.
+    group, half, part = sch.split(chunk, [None, 2, HALF // dot.depth])
+    sch.reorder(group, lane, half, part, inner)
+    sch.unroll(part)

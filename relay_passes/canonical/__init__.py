@@ -4,7 +4,7 @@ Each operator is a record, one class in `ibert_tvm.relay_passes.canonical.operat
 """
 
 from ..dialect.calls import operands_of, types_of
-from ..dialect.distances import UNBOUNDED
+from ..dialect.heads import UNBOUNDED
 from . import build
 from .check import (
     canonical_calls,

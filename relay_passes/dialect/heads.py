@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from .record import Dims, Problem
 from .types import Dim
 
+UNBOUNDED = 2**31 - 1
+"""A distance between tokens that no window limits."""
 BY_CHANNEL_OF_ROW = "C or 1|H D"
 """Shape of a norm's constants: one per channel of a token, or per channel of a head, for each of
 its H heads or for all of them."""

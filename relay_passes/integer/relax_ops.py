@@ -18,9 +18,8 @@ from ..dialect.calls import (
 )
 from ..errors import LoweringError
 from . import operators  # noqa: F401  (defines the records)
-from .operator import OPERATORS, Operator
+from .operator import OPERATORS, Operator, Traits
 from .program import Program, Step
-from .traits import Traits
 from .types import TensorType
 
 _MAIN = "main"

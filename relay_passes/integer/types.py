@@ -5,22 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from ..dialect.types import Dim, SymbolicDim, TensorType, static
-
-__all__ = [
-    "DTYPES",
-    "INDEX",
-    "LARGEST_INDEX",
-    "MASK",
-    "NARROW",
-    "Dim",
-    "SymbolicDim",
-    "TensorType",
-    "dtype_bounds",
-    "is_per_token",
-    "rows_of",
-    "static",
-]
+from ..dialect.types import Dim as Dim
+from ..dialect.types import SymbolicDim as SymbolicDim
+from ..dialect.types import TensorType as TensorType
+from ..dialect.types import static as static
 
 _BOUNDS = {
     "int8": (-128, 127),

@@ -22,7 +22,7 @@ from ..canonical.operators.norms import LayerNorm
 from ..canonical.operators.sums import Add
 from ..canonical.operators.tokens import Embedding
 from ..dialect.calls import operands_of
-from ..dialect.distances import UNBOUNDED
+from ..dialect.heads import UNBOUNDED
 from ..errors import LoweringError, RangeError
 from ..quantization_table import ActivationQuant, WeightQuant
 from ..spec.released import (

@@ -15,9 +15,8 @@ import math
 from dataclasses import dataclass
 
 from ..errors import RangeError
-from .fixed_point import MAX_SHIFT, Dyadic, requantise
+from .fixed_point import MAX_SHIFT, Dyadic, exact_reciprocal, requantise
 from .polynomial import check_scale
-from .reciprocal import exact_reciprocal
 from .released.exponential import ReleasedExponential
 from .values import Value, bind, clamp, minimum, shift_right_round
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tvm import relax, tirx
 
 from ibert_tvm.relay_passes import integer
-from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
+from ibert_tvm.relay_passes.dialect.heads import UNBOUNDED
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.spec.exponential import Exponential, PolynomialExponential

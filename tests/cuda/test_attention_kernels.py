@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tvm import te, tirx
 
-from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
+from ibert_tvm.relay_passes.dialect.heads import UNBOUNDED
 from ibert_tvm.schedules import ScheduleError, schedule_kernel
 from ibert_tvm.schedules.cuda.attention import AttentionRule
 from ibert_tvm.schedules.cuda.attention_operands import attention_sizes

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from ibert_tvm.frontend import load
 from ibert_tvm.relay_passes.canonical import FloatModel
-from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
+from ibert_tvm.relay_passes.dialect.heads import UNBOUNDED
 from tests.examples import examples
 from tests.frontend.imports import calls_of, run, verified
 from tests.frontend.onnx.exports import export

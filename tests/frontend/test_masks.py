@@ -8,7 +8,7 @@ from tvm import relax
 from tvm.relax import op
 
 from ibert_tvm.frontend.errors import UnsupportedModelError
-from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
+from ibert_tvm.relay_passes.dialect.heads import UNBOUNDED
 from tests.frontend.imports import calls_of, ops, run
 from tests.frontend.relax_models import (
     BATCH,

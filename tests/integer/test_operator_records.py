@@ -18,13 +18,12 @@ from ibert_tvm.relay_passes.dialect.record import Operand
 from ibert_tvm.relay_passes.errors import LoweringError
 from ibert_tvm.relay_passes.integer import OPERATORS, Operator
 from ibert_tvm.relay_passes.integer.evaluate import evaluate, evaluate_all
-from ibert_tvm.relay_passes.integer.operator import Elementwise, Serial
+from ibert_tvm.relay_passes.integer.operator import Elementwise, Serial, Traits
 from ibert_tvm.relay_passes.integer.operators.attention import Attention
 from ibert_tvm.relay_passes.integer.operators.functions import Tanh
 from ibert_tvm.relay_passes.integer.operators.requantise import Requantise
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
-from ibert_tvm.relay_passes.integer.traits import Traits
 from ibert_tvm.relay_passes.integer.types import TensorType
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale

@@ -16,9 +16,8 @@ from ibert_tvm.relay_passes.integer import OPERATORS
 from ibert_tvm.relay_passes.integer.checks import check_attribute
 from ibert_tvm.relay_passes.integer.domain import Domain, Entry, Index, Tensor
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
-from ibert_tvm.relay_passes.integer.operator import Elementwise, Operator
+from ibert_tvm.relay_passes.integer.operator import Elementwise, Operator, Traits
 from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
-from ibert_tvm.relay_passes.integer.traits import Traits
 from ibert_tvm.relay_passes.integer.types import NARROW, TensorType
 from ibert_tvm.relay_passes.integer.unbounded import check_unbounded
 from ibert_tvm.relay_passes.passes import IntegerProgram

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ibert_tvm.relay_passes.spec.reciprocal import exact_reciprocal
+from ibert_tvm.relay_passes.spec.fixed_point import exact_reciprocal
 from ibert_tvm.targets.cuda.constant_moves import _write_anew
 from tests.examples import examples
 

@@ -10,7 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
 
-from ibert_tvm.relay_passes.dialect.distances import UNBOUNDED
+from ibert_tvm.relay_passes.dialect.heads import UNBOUNDED
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.key_blocks import (
     LARGEST_BLOCK,

@@ -7,8 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...dialect.arrays import Floats, Ids
-from ...dialect.distances import UNBOUNDED
-from ...dialect.heads import attention_problems, bias_problems, distance_problems, window_problems
+from ...dialect.heads import (
+    UNBOUNDED,
+    attention_problems,
+    bias_problems,
+    distance_problems,
+    window_problems,
+)
 from ...dialect.record import Dims, Operand
 from ...dialect.types import Dim, TensorType, static
 from ..operator import FLOAT, CanonicalOperator, mask_operand

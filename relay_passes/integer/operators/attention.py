@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 
-from ...dialect.distances import UNBOUNDED
-from ...dialect.heads import attention_problems, window_problems
+from ...dialect.heads import UNBOUNDED, attention_problems, window_problems
 from ...dialect.record import Dims, Operand, flattened
 from ...spec import short_softmax, softmax
 from ...spec.exponential import Exponential, PolynomialExponential
@@ -17,8 +16,7 @@ from ...spec.short_softmax import ShortExponential
 from ...spec.values import indicator, not_equal, select
 from ..checks import check_requantisation
 from ..domain import Condition, Domain, Entry, Heads, Index, T
-from ..operator import Operator
-from ..traits import Traits
+from ..operator import Operator, Traits
 from ..types import MASK, TensorType, static
 
 SOFTMAX_MODES = ("short", "normalised")

@@ -7,8 +7,7 @@ from typing import ClassVar
 from ...dialect.record import Dims, Operand
 from ...dialect.rules import ConcatenateRule
 from ..domain import Domain, Entry, Index, T
-from ..operator import Operator
-from ..traits import Traits
+from ..operator import Operator, Traits
 from ..types import DTYPES, NARROW, Dim
 
 

@@ -12,8 +12,7 @@ from ...spec import nibbles, parts, row_scale
 from ...spec.values import absolute, maximum
 from ..checks import check_attribute, check_bounds, check_half_bytes
 from ..domain import Domain, Entry, Index, T
-from ..operator import Elementwise, Operator, per_channel
-from ..traits import Traits
+from ..operator import Elementwise, Operator, Traits, per_channel
 from ..types import NARROW, Dim, TensorType, static
 
 

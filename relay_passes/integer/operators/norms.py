@@ -22,8 +22,7 @@ from ...spec.short_layer_norm import ShortLayerNorm
 from ...spec.values import known
 from ..checks import SHORT_DTYPES, STORAGE_DTYPES, check_bounds, check_shift
 from ..domain import Domain, Entry, Index, T
-from ..operator import Operator
-from ..traits import Traits
+from ..operator import Operator, Traits
 from ..types import NARROW, TensorType
 
 Function = Callable[..., Entry]

@@ -15,8 +15,7 @@ from ...spec.short_softmax import ShortExponential
 from ...spec.values import Ranged, indicator, known, not_equal, select
 from ..checks import check_attribute, check_requantisation
 from ..domain import Condition, Domain, Entry, EntryAt, Index, T
-from ..operator import Operator
-from ..traits import Traits
+from ..operator import Operator, Traits
 from ..types import LARGEST_INDEX, MASK, NARROW, dtype_bounds
 from .attention import EXPONENTIALS
 

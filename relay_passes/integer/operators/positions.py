@@ -13,8 +13,7 @@ from ...spec.short_requantise import requantise_short
 from ...spec.values import indicator, not_equal, select, shift_right_round, short
 from ..checks import check_attribute, check_requantisation
 from ..domain import Domain, Entry, Index, T
-from ..operator import Operator, per_channel
-from ..traits import Traits
+from ..operator import Operator, Traits, per_channel
 from ..types import INDEX, LARGEST_INDEX, Dim, TensorType, static
 
 

@@ -8,8 +8,7 @@ from ...spec.released import requantise_even
 from ...spec.short_requantise import requantise_short
 from ..checks import check_attribute, check_bounds, check_requantisation
 from ..domain import Entry
-from ..operator import Elementwise
-from ..traits import Traits
+from ..operator import Elementwise, Traits
 from ..types import DTYPES, NARROW
 
 

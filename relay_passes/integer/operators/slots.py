@@ -11,8 +11,7 @@ import numpy as np
 
 from ...dialect.record import Dims, Operand
 from ..domain import Domain, Entry, Index, T
-from ..operator import Operator, Serial
-from ..traits import Traits
+from ..operator import Operator, Serial, Traits
 from ..types import MASK, NARROW, Dim, TensorType
 
 _POSITIONS = re.compile(r"(\d{1,9}(,\d{1,9})*)?", re.ASCII)

@@ -7,8 +7,7 @@ from ...spec.short_requantise import saturating_sum
 from ...spec.values import saturate_short
 from ..checks import check_bounds
 from ..domain import Domain, Entry, T
-from ..operator import Elementwise, Operator
-from ..traits import Traits
+from ..operator import Elementwise, Operator, Traits
 from ..types import NARROW
 
 

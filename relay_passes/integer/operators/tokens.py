@@ -11,8 +11,7 @@ from ...spec.values import not_equal, select
 from ..borders import Axis, filled
 from ..checks import check_attribute, check_half_bytes, check_shift
 from ..domain import Domain, Entry, Index, T, half_byte
-from ..operator import Operator, per_channel
-from ..traits import Traits
+from ..operator import Operator, Traits, per_channel
 from ..types import INDEX, LARGEST_INDEX, MASK, NARROW, Dim
 
 

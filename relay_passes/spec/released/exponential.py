@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ...errors import RangeError
+from ..fixed_point import exact_reciprocal
 from ..polynomial import check_scale
-from ..reciprocal import exact_reciprocal
 from ..values import Value, bind, clamp, minimum
 from .rounding import mantissa_and_exponent, round_even, wide_product
 
