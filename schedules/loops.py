@@ -26,9 +26,9 @@ _MOST_LANES = 8  # sums of 64 bits
 _PARTIAL = "_rf"  # what TVM calls the part of a reduction that is split off
 
 
-def block_names(sch: s_tir.Schedule, func_name: str = "main") -> list[str]:
+def block_names(sch: s_tir.Schedule) -> list[str]:
     """Names of all blocks below the root, in program order."""
-    root = sch.get_sblock("root", func_name=func_name)
+    root = sch.get_sblock("root", func_name="main")
     return [sch.get(block).name_hint for block in sch.get_child_blocks(root)]
 
 
@@ -92,7 +92,7 @@ def reduce_lanes(sch: s_tir.Schedule, block: Block, kind: str) -> None:
 
 def output_blocks(sch: s_tir.Schedule) -> list[Block]:
     """Blocks that write an output buffer, in program order."""
-    root = sch.get_sblock("root")
+    root = sch.get_sblock("root", func_name="main")
     return list(sch.get_output_blocks(root))
 
 
@@ -153,8 +153,8 @@ def fuse_row_passes(
     return over_blocks
 
 
-def unroll_innermost(sch: s_tir.Schedule, block: Block, times: int = UNROLLED) -> None:
-    """Unroll the last loop around `block` that is longer than 1 by a divisor up to `times`.
+def unroll_innermost(sch: s_tir.Schedule, block: Block) -> None:
+    """Unroll the last loop around `block` that is longer than 1 by a divisor up to `UNROLLED`.
 
     A row of one number has no such loop of its own: those around it that are parallel, or unrolled,
     stay as they are.
@@ -162,7 +162,7 @@ def unroll_innermost(sch: s_tir.Schedule, block: Block, times: int = UNROLLED) -
     loops = [loop for loop in sch.get_loops(block) if extent(sch, loop) > 1]
     if not loops or sch.get(loops[-1]).kind != tirx.ForKind.SERIAL:
         return
-    _unroll(sch, loops[-1], times)
+    _unroll(sch, loops[-1], UNROLLED)
 
 
 def _unroll(sch: s_tir.Schedule, loop: Loop, times: int) -> None:

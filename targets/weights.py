@@ -110,7 +110,6 @@ def write_weights(
     parameters: Mapping[str, np.ndarray],
     nbytes: int,
     folder: Path,
-    name: str = WEIGHTS_FILE,
 ) -> None:
     """Write ``weights.bin``: every weight at its offset, in the byte order of all targets.
 
@@ -122,7 +121,7 @@ def write_weights(
         Their arrays by name.
     nbytes
         Size of the file.
-    folder, name
+    folder
         Where to.
 
     Raises
@@ -130,7 +129,7 @@ def write_weights(
     OSError
         If it cannot be written.
     """
-    with (folder / name).open("wb") as stream:
+    with (folder / WEIGHTS_FILE).open("wb") as stream:
         stream.writelines(weight_pieces(weights, parameters, nbytes))
 
 

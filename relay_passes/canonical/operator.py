@@ -65,6 +65,5 @@ class CanonicalOperator(Record, abstract=True):
         raise NotImplementedError
 
 
-def mask_operand(name: str = "attention_mask") -> Operand:
-    """The padding mask [batch, seq_len], an input of the model: 0 is padding."""
-    return Operand(name, INDEX, "b s", optional=True, is_mask=True, is_input=True)
+PADDING_MASK = Operand("attention_mask", INDEX, "b s", optional=True, is_mask=True, is_input=True)
+"""The padding mask [batch, seq_len], an input of the model: 0 is padding."""

@@ -16,7 +16,7 @@ from ...dialect.heads import (
 )
 from ...dialect.record import Dims, Operand
 from ...dialect.types import Dim, TensorType, static
-from ..operator import FLOAT, CanonicalOperator, mask_operand
+from ..operator import FLOAT, PADDING_MASK, CanonicalOperator
 
 
 class Attention(CanonicalOperator):
@@ -55,7 +55,7 @@ class Attention(CanonicalOperator):
     OPERANDS = (
         Operand("q", FLOAT, "b s C"),
         *(Operand(name, FLOAT, "b s K") for name in "kv"),
-        mask_operand(),
+        PADDING_MASK,
         Operand("bias", FLOAT, "1|H D or 1|H P P", optional=True),
         Operand("key_positions", FLOAT, "E C", optional=True),
         Operand("query_positions", FLOAT, "E K", optional=True),

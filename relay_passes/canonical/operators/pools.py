@@ -9,13 +9,13 @@ import numpy as np
 from ...dialect.arrays import Floats, Ids
 from ...dialect.record import Operand
 from ...dialect.rules import AttentionPoolRule
-from ..operator import FLOAT, INDEX, CanonicalOperator, mask_operand
+from ..operator import FLOAT, INDEX, PADDING_MASK, CanonicalOperator
 
 
 class Pool(CanonicalOperator, abstract=True):
     """Base of poolings of the tokens that the mask keeps, or of all."""
 
-    OPERANDS: ClassVar[tuple[Operand, ...]] = (Operand("x", FLOAT, "b s C"), mask_operand())
+    OPERANDS: ClassVar[tuple[Operand, ...]] = (Operand("x", FLOAT, "b s C"), PADDING_MASK)
     RESULT: ClassVar[str] = "b C"
 
 
@@ -110,7 +110,7 @@ class AttentionPool(AttentionPoolRule, CanonicalOperator):
     Transformer, https://arxiv.org/abs/1810.00825, section 3.2, with one seed vector.
     """
 
-    OPERANDS = (Operand("scores", FLOAT, "b s H"), Operand("v", FLOAT, "b s C"), mask_operand())
+    OPERANDS = (Operand("scores", FLOAT, "b s H"), Operand("v", FLOAT, "b s C"), PADDING_MASK)
     RESULT = "b C"
 
     def evaluate(self, scores: Floats, v: Floats, attention_mask: Ids | None = None) -> Floats:
