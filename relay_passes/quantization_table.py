@@ -300,14 +300,19 @@ class ActivationQuant:
         return (low, high) if self.phase is None else (low - self.phase, high - self.phase)
 
     def rounded(self, steps: AnyArray) -> AnyArray:
-        """Numbers of steps [..., C] as the integers stand for them: rounded and clamped."""
+        """Numbers of steps [..., C] as the integers stand for them: rounded and clamped.
+
+        Of the type of `steps`, a float.
+        """
+        low, high = (np.asarray(end, steps.dtype) for end in self.reach)
         if self.phase is None:
-            return np.clip(np.rint(steps), *self.reach)
-        phase = self.phase.astype(steps.dtype)
-        rounded = steps + phase
-        np.rint(rounded, out=rounded)
-        rounded -= phase
-        return np.clip(rounded, *self.reach)
+            rounded = np.rint(steps)
+        else:
+            phase = self.phase.astype(steps.dtype)
+            rounded = steps + phase
+            np.rint(rounded, out=rounded)
+            rounded -= phase
+        return np.clip(rounded, low, high, out=rounded)
 
     @property
     def _splits(self) -> NDArray[np.int64]:

@@ -43,8 +43,14 @@ FINE_LEVELS = 2**13 - 1
 
 def nearest(weight: Floats, scale: Doubles) -> NDArray[np.int8]:
     """Round every weight to its nearest integer; int8 [N, K] in -127..127."""
-    steps = np.rint(weight / scale[:, None].astype(np.float32))
-    return np.clip(steps, -LEVELS, LEVELS).astype(np.int8)
+    return nearest_steps(weight, scale).astype(np.int8)
+
+
+def nearest_steps(weight: NDArray[np.float32], scale: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The integers of `nearest` as float32."""
+    steps = np.asarray(weight / scale[:, None].astype(np.float32), np.float32)
+    np.rint(steps, out=steps)
+    return np.clip(steps, -LEVELS, LEVELS, out=steps)
 
 
 def nearest_fine(table: Floats, scale: Doubles) -> NDArray[np.int16]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -65,12 +65,13 @@ def _piece(text: str, random: np.random.Generator) -> str:
 
 Calibration = Sequence[str] | Sequence[tuple[str, str]] | Sequence[Mapping[str, Any]]
 
-# Texts of like lengths come together; `Batch.trimmed` takes off what is left of padding.
+# Texts of like lengths come together.
 _LENGTH_STEP = 32
 _ROWS = 8
-# NumPy adds up to 128 numbers in eight sums, the same with zeros behind them as without. What is
-# longer is halved first, and comes out otherwise in the last bit.
-_SUMS, _HALVED = 8, 128
+# Tokens that the float model computes together, enough for products at full speed, and the most of
+# them that are padding.
+_TOKENS = 512
+_PADDING = 1 / 16
 
 
 @dataclass(frozen=True)
@@ -102,30 +103,59 @@ class Batch:
         """Tokens per row, [batch]; 0 for a row that only fills the batch."""
         return np.asarray(self.mask.sum(axis=1), dtype=np.int64)
 
-    def trimmed(self, tokens: Flags) -> tuple[Batch, Flags]:
-        """Leave out rows and last columns of padding alone.
 
-        Sums over the tokens that are left keep their order.
+def _extents(mask: Flags) -> Longs:
+    """Positions of each row up to its last token, [batch]."""
+    return np.asarray((mask * np.arange(1, mask.shape[1] + 1)).max(axis=1), dtype=np.int64)
 
-        Parameters
-        ----------
-        tokens
-            What is known of the tokens, [batch, seq_len].
 
-        Returns
-        -------
-        batch : Batch
-        tokens : numpy.ndarray
-            Of what is left.
-        """
-        if self.tokens:
-            return self, tokens
-        rows, length = self.lengths > 0, self.mask.shape[1]
-        if length <= _HALVED:
-            last = int(np.flatnonzero(self.mask.any(axis=0))[-1])
-            length = min(length, (last // _SUMS + 1) * _SUMS)
-        inputs = {name: array[rows, :length] for name, array in self.inputs.items()}
-        return Batch(inputs), tokens[rows, :length]
+def packed(
+    batches: Iterable[Batch], tokens: Iterable[Flags] | None = None
+) -> Iterator[tuple[Batch, Flags]]:
+    """Divide the rows of batches anew, in their order, so that little is padding.
+
+    Parameters
+    ----------
+    batches
+        Rows of padding alone are left out.
+    tokens
+        What is known of the tokens of each, [batch, seq_len]; by default which are real.
+
+    Yields
+    ------
+    batch : Batch
+        Up to `_TOKENS`, unless one row has more; images stay as they are.
+    tokens : numpy.ndarray
+        Of these.
+    """
+    rows: list[tuple[Mapping[str, Array], Flags]] = []
+    longest = held = 0
+    pairs = ((b, b.mask) for b in batches) if tokens is None else zip(batches, tokens, strict=True)
+    for batch, known in pairs:
+        if batch.tokens:
+            yield batch, known
+            continue
+        for row, extent in enumerate(_extents(batch.mask).tolist()):
+            if not extent:
+                continue
+            length, size = max(longest, extent), len(rows) + 1
+            full = size * length > _TOKENS or size * length - held - extent > _PADDING * _TOKENS
+            if rows and full:
+                yield _stacked(rows, longest)
+                rows, longest, held = [], 0, 0
+            rows.append(({n: array[row] for n, array in batch.inputs.items()}, known[row]))
+            longest, held = max(longest, extent), held + extent
+    if rows:
+        yield _stacked(rows, longest)
+
+
+def _stacked(rows: Sequence[tuple[Mapping[str, Array], Flags]], length: int) -> tuple[Batch, Flags]:
+    def stack(arrays: Iterable[Array]) -> Array:
+        """Cut or padded to the length."""
+        return np.stack([np.pad(a[:length], (0, max(length - a.size, 0))) for a in arrays])
+
+    inputs = {name: stack(row[name] for row, _ in rows) for name in rows[0][0]}
+    return Batch(inputs), stack(known for _, known in rows)
 
 
 def batches_of_texts(

@@ -28,7 +28,7 @@ from ..evaluation.evaluate import vector_of_text
 from ..evaluation.metrics import text_errors
 from ..model.artefact import QuantizedModel, rebuilt
 from ..model.tokenization import Tokenizer
-from .batches import Batch, batches_of_arrays, batches_of_texts, spread
+from .batches import Batch, batches_of_arrays, batches_of_texts, packed, spread
 from .weights import rounded_in_order
 
 # Of the mean second moment. Little of it fits the calibration texts rather than all.
@@ -148,7 +148,7 @@ class Mix:
         """Round all matrices, and measure what each costs; see `with_narrow_weights`."""
         narrow = with_narrow_weights(model, batches)
         mix = cls(model, narrow, {})
-        measured = [batch.trimmed(batch.mask)[0] for batch in spread(batches, _MEASURED)]
+        measured = [batch for batch, _ in packed(spread(batches, _MEASURED))]
         wanted = _outputs(model, measured)
         costs = {}
         for step in filter(_is_wide, model.program.steps):
@@ -234,8 +234,7 @@ class _Run:
         self._place = 0
         self._masks = []
         self._values: list[dict[str, Array]] = []
-        for batch in batches:
-            batch, _ = batch.trimmed(batch.mask)
+        for batch, _ in packed(batches):
             self._masks.append(batch.mask)
             inputs = program.inputs.items()
             self._values.append({n: batch.inputs[n].astype(t.dtype) for n, t in inputs})

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.errors import ModelError
-from .batches import Batch
+from .batches import Batch, packed
 from .in_order import in_order
 from .observers import Statistics
 
@@ -79,7 +79,7 @@ def observe(
     options
         Sample size and seed, see `sampled_positions`.
     advance
-        Called after every batch.
+        Called as many times as there are batches.
 
     Raises
     ------
@@ -94,7 +94,8 @@ def observe(
     chosen = sampled_positions(batches, options.sample_tokens, options.seed)
 
     def see(part: tuple[Batch, NDArray[np.bool_]]) -> dict[str, Statistics]:
-        batch, positions = part[0].trimmed(part[1])
+        batch, positions = part
+        whole = bool(batch.mask.all())
         inputs = {name: batch.inputs[name] for name in float_model.input_names}
         seen = {name: Statistics() for name in statistics}
         for name, value in float_model.captured(inputs):
@@ -103,16 +104,21 @@ def observe(
                 mask, chosen_here = (_as_long(part, value.shape[1]) for part in (mask, positions))
             if value.ndim == 3:
                 kept = value[chosen_here] if name in with_rows else value[:0, 0]
-                seen[name].update(value[mask], kept, value[:, 0][mask[:, 0]])
+                real = value.reshape(-1, value.shape[2]) if whole else value[mask]
+                seen[name].update(real, kept, value[:, 0][mask[:, 0]])
             else:  # one vector per sequence: few enough to keep all
                 seen[name].update(value, value.copy())
             _check_finite(name, seen[name])
         return seen
 
-    for seen in in_order(see, zip(batches, chosen, strict=True)):
+    parts = list(packed(batches, chosen))
+    told = 0
+    for done, seen in enumerate(in_order(see, parts), 1):
         for name, entry in statistics.items():
             entry.merge(seen[name])
-        advance()
+        while told * len(parts) < done * len(batches):
+            told += 1
+            advance()
     return statistics
 
 

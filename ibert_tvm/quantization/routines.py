@@ -21,8 +21,8 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 )
 # All arguments of Fortran are addresses.
 _SYRK = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 10)
-_TRTRI = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 6)
-_UPPER, _PLAIN = ctypes.c_char(b"U"), ctypes.c_char(b"N")
+_POTRF = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 5)
+_UPPER, _LOWER, _PLAIN = (ctypes.c_char(letter) for letter in (b"U", b"L", b"N"))
 
 
 def _address(routines: Mapping[str, object], name: str) -> int:
@@ -34,7 +34,7 @@ _syrk = {
     np.dtype(dtype): _SYRK(_address(cython_blas.__pyx_capi__, name))
     for dtype, name in (("float32", "ssyrk"), ("float64", "dsyrk"))
 }
-_trtri = _TRTRI(_address(cython_lapack.__pyx_capi__, "dtrtri"))
+_potrf = _POTRF(_address(cython_lapack.__pyx_capi__, "dpotrf"))
 
 
 def second_moments(rows: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -63,21 +63,23 @@ def second_moments(rows: NDArray[np.floating]) -> NDArray[np.floating]:
     return result
 
 
-def inverse_of_upper(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Inverse of an upper triangular matrix [K, K] in Fortran's order, which is overwritten.
+def cholesky_factor(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Lower factor L of a positive definite matrix L L^T, [K, K] in Fortran's order.
+
+    The lower half of the matrix is read, and overwritten; the upper one is left as it is.
 
     Raises
     ------
     numpy.linalg.LinAlgError
-        If an entry of the diagonal is 0.
+        If the matrix is not positive definite.
     """
     if not (matrix.flags.f_contiguous and matrix.dtype == np.float64):
         raise TypeError("a matrix of float64 in Fortran's order is overwritten")
     size, failed = ctypes.c_int(matrix.shape[0]), ctypes.c_int(0)
-    _trtri(
-        *(ctypes.byref(_UPPER), ctypes.byref(_PLAIN), ctypes.byref(size)),
+    _potrf(
+        *(ctypes.byref(_LOWER), ctypes.byref(size)),
         *(matrix.ctypes.data, ctypes.byref(size), ctypes.byref(failed)),
     )
     if failed.value:
-        raise np.linalg.LinAlgError("a triangular matrix has no inverse")
+        raise np.linalg.LinAlgError("a matrix is not positive definite")
     return matrix

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from ibert_tvm.relay_passes.quantization_table import MOST_COLUMNS, ActivationQuant, WeightQuant
 
+from ..model.trained_scales import nearest_steps
 from . import row_scaling
 from .balancing import balanced_divisor
 from .observers import RangeForm, Statistics, choose_range, finer
@@ -206,7 +207,7 @@ def quantize_operand(
         )
         moved = _moved(matrix, divisor)
         scale = row_scales(moved)
-        transposed = nearest(moved, scale).astype(np.float32).T
+        transposed = nearest_steps(moved, scale).T
         for by_row in forms:
             quant = (
                 row_scaling.form(statistics, divisor)
@@ -215,8 +216,7 @@ def quantize_operand(
             )
             if form.limit:
                 quant = finer(quant, form.limit)
-            # What is compared needs no more than single precision.
-            output = _steps(rows, quant).astype(np.float32) @ transposed
+            output = _steps(rows, quant) @ transposed
             output *= (quant.scale * scale).astype(np.float32)
             output -= target
             error = float((_norms(output * token, weights) / norms).mean())
@@ -269,9 +269,8 @@ def _output_error(
     matrix = np.concatenate(list(weights.values())).astype(np.float32)
     moved = _moved(matrix, quant.channel_divisor)
     scale = row_scales(moved)
-    rounded = nearest(moved, scale)
     target = rows @ matrix.T
-    output = _steps(rows, quant) @ rounded.astype(np.float32).T
+    output = _steps(rows, quant) @ nearest_steps(moved, scale).T
     output *= (quant.scale * scale).astype(np.float32)
     return float((_norms(output - target, weights) / _norms(target, weights)).mean())
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
 from ..model.trained_scales import FINE_LEVELS, LEVELS, nearest, nearest_fine
-from .routines import inverse_of_upper, second_moments
+from .routines import cholesky_factor, second_moments
 
 _CLIPPINGS = (1.0, 0.97, 0.94, 0.91, 0.88, 0.85)
 # A row whose weights vanish beside those of the others gets fewer levels instead of a scale so
@@ -96,7 +96,8 @@ def compensated_rounding(
         return nearest(weight, scale)
     hessian[np.diag_indices(inner)] += _DAMPING * mean
     steps = np.broadcast_to(scale.astype(np.float32)[:, None], weight.shape)
-    return rounded_in_order(weight, steps, (-LEVELS, LEVELS), hessian).astype(np.int8)
+    rounded = rounded_in_order(weight, steps, (-LEVELS, LEVELS), hessian)
+    return rounded.astype(np.int8, order="C")
 
 
 def rounded_in_order(
@@ -123,36 +124,36 @@ def rounded_in_order(
     numpy.ndarray
         Numbers of steps, [N, K].
     """
-    inner = weight.shape[1]
-    factor = _factor_of_inverse(hessian).astype(np.float32)
-    remaining = weight.astype(np.float32, copy=True)
-    low, high = (np.broadcast_to(np.asarray(end, np.float32), weight.shape) for end in bounds)
-    result = np.empty(weight.shape, np.float32)
-    for start in range(0, inner, _BLOCK):
-        stop = min(start + _BLOCK, inner)
-        block = np.ascontiguousarray(remaining[:, start:stop].T)  # [columns, N]
-        errors = np.empty_like(block)
-        for column in range(stop - start):
-            place = start + column
-            row, step = factor[place, place:stop], steps[:, place]
-            integers = np.clip(np.rint(block[column] / step), low[:, place], high[:, place])
-            result[:, place] = integers
-            errors[column] = (block[column] - integers * step) / row[0]
-            block[column:] -= row[:, None] * errors[column]
-        remaining[:, stop:] -= errors.T @ factor[start:stop, stop:]
-    return result
+    # A column's numbers lie together.
+    wanted = np.ascontiguousarray(weight.T, np.float32)
+    low, high = (np.broadcast_to(np.asarray(end, np.float32), weight.shape).T for end in bounds)
+    factor = _unit_factor(hessian)
+    result, left = np.empty_like(wanted), np.empty_like(wanted)
+    for start in range(0, len(wanted), _BLOCK):
+        stop = min(start + _BLOCK, len(wanted))
+        block = factor[start:stop, :start] @ left[:start]
+        block += wanted[start:stop]
+        for place in range(start, stop):
+            column, step, integers = block[place - start], steps[:, place], result[place]
+            column += factor[place, start:place] @ left[start:place]
+            np.divide(column, step, out=integers)
+            np.rint(integers, out=integers)
+            np.clip(integers, low[place], high[place], out=integers)
+            np.subtract(wanted[place], integers * step, out=left[place])
+    return result.T
 
 
-def _factor_of_inverse(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The upper factor U of the inverse of a positive definite matrix, which is U^T U.
+def _unit_factor(matrix: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The lower factor M of a positive definite matrix M^T M, each row divided by its diagonal.
 
-    Its rows say how an error in one column is best spread over the later ones. With rows and
-    columns in the opposite order, the matrix is M M^T of a lower M, and U is the inverse of M: that
-    takes a fifth of the operations of the inverse and its factor.
+    Its rows say how an entry makes up for what rounding has left of the earlier ones. With rows and
+    columns in the opposite order the matrix is L L^T, and M the transpose of L, likewise turned.
+    What is above the diagonal means nothing.
     """
-    lower = np.linalg.cholesky(matrix[::-1, ::-1])
-    # Fortran's order is that of the transpose: its upper inverse is that of the lower factor.
-    return np.asarray(inverse_of_upper(np.asarray(lower.T, np.float64)).T[::-1, ::-1])
+    lower = cholesky_factor(np.array(matrix[::-1, ::-1], np.float64, order="F"))
+    factor = lower.T[::-1, ::-1].astype(np.float32, order="C")
+    factor /= np.diag(factor)[:, None].copy()
+    return factor
 
 
 def quantize_embedding(

@@ -9,12 +9,12 @@ import pytest
 from scipy.linalg import get_blas_funcs, lapack
 
 from ibert_tvm.quantization import routines
-from ibert_tvm.quantization.routines import inverse_of_upper, second_moments
+from ibert_tvm.quantization.routines import cholesky_factor, second_moments
 
 
-def _upper(size: int) -> np.ndarray:
-    random = np.random.default_rng(3)
-    return np.asfortranarray(np.triu(random.standard_normal((size, size))) + size * np.eye(size))
+def _definite(size: int) -> np.ndarray:
+    rows = np.random.default_rng(3).standard_normal((size + 3, size))
+    return np.asfortranarray(rows.T @ rows)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -28,18 +28,18 @@ def test_second_moments_are_those_of_scipy(shape: tuple[int, int], dtype: str) -
 
 
 @pytest.mark.parametrize("size", [1, 5, 90])
-def test_the_inverse_is_that_of_scipy(size: int) -> None:
-    expected, _ = lapack.dtrtri(_upper(size))
-    np.testing.assert_array_equal(inverse_of_upper(_upper(size)), expected)
+def test_the_factor_is_that_of_scipy(size: int) -> None:
+    expected, _ = lapack.dpotrf(_definite(size), lower=1, clean=0)
+    np.testing.assert_array_equal(cholesky_factor(_definite(size)), expected)
 
 
-def test_what_has_no_inverse_is_refused() -> None:
-    with pytest.raises(np.linalg.LinAlgError, match="no inverse"):
-        inverse_of_upper(np.zeros((2, 2), order="F"))
+def test_what_has_no_factor_is_refused() -> None:
+    with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
+        cholesky_factor(np.zeros((2, 2), order="F"))
     with pytest.raises(TypeError, match="Fortran"):
-        inverse_of_upper(np.arange(4.0).reshape(2, 2))
+        cholesky_factor(np.arange(4.0).reshape(2, 2))
 
 
 def test_other_threads_go_on_meanwhile() -> None:
-    for routine in (*routines._syrk.values(), routines._trtri):
+    for routine in (*routines._syrk.values(), routines._potrf):
         assert not routine._flags_ & _ctypes.FUNCFLAG_PYTHONAPI  # which keeps Python's lock
