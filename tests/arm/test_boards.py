@@ -165,7 +165,7 @@ def test_a_library_for_tvms_runtime_is_loaded_with_all_its_kernels(
     name: str, tmp_path: Path
 ) -> None:
     target = board(name)
-    program = ibert.compile(small_bert(layers=1), target=name, shapes=[(1, 5)])
+    program = ibert.compile(small_bert(layers=1), target=name, shapes=[(1, 5)], runtime="tvm")
     assert program.runtime == "tvm"
     path, check = program.export_checked(tmp_path / "model.so", require_load=True)
     kernels = {k["name"] for f in program.metadata["functions"] for k in f["kernels"]}
