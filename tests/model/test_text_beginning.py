@@ -12,7 +12,7 @@ from tests.c_tokenizer.test_equal import FAMILIES
 from tests.examples import examples
 
 SPLIT = {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}
-WHOLE = {"first piece"}
+WHOLE = {"first piece", "pairs of characters", "no words"}
 """Families whose pieces may hold spaces."""
 
 
