@@ -84,7 +84,7 @@ class Notes:
         try:
             yield asked
         finally:
-            self._open.remove(asked)
+            self._open = [one for one in self._open if one is not asked]
 
     def cached(
         self, function: Callable[..., Any], decorate: Callable[..., Any]

@@ -126,7 +126,11 @@ def _extreme(name: str, x: Ranged, y: Ranged) -> Ranged:
     if spelled is not None:
         return spelled
     low, high = choose(x.low, y.low), choose(x.high, y.high)
-    return combined(name, low, high, getattr(tirx_module(), choose.__name__), x, y)
+
+    def build(p: tirx.Expr, q: tirx.Expr) -> tirx.Expr:  # TVM is imported for expressions alone
+        return getattr(tirx_module(), choose.__name__)(p, q)
+
+    return combined(name, low, high, build, x, y)
 
 
 def cut(value: Value, least: int, most: int) -> Value:
