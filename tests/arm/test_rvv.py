@@ -85,6 +85,7 @@ def products(a: np.ndarray, weight: np.ndarray, c: np.ndarray, depth: int) -> np
 @pytest.mark.parametrize("form", [*LENGTHS, 1024, "plain C"])
 def test_the_microkernel_multiplies(form: int | str, dtype: str, tmp_path: Path) -> None:
     plain = form == "plain C"
+    board("rv64gcv")
     target = with_vectors(128 if plain else int(form))
     source = tmp_path / "call.c"
     suffix = "_short" if dtype == "int16" else ""
