@@ -42,7 +42,7 @@ WHOLE_MODELS = {what: (number, again) for what, number, again in whole_models(st
 @pytest.mark.parametrize("what", WHOLE_MODELS)
 def test_the_published_counts_are_those_of_now(what: str, cache: Path) -> None:
     number, again = WHOLE_MODELS[what]
-    assert again(cache) == pytest.approx(number, rel=0.02)
+    assert again(cache) == pytest.approx(number, rel=0.002)
 
 
 def test_tables_and_documents_were_measured_with_the_same_code() -> None:
@@ -56,7 +56,7 @@ def test_tables_and_documents_were_measured_with_the_same_code() -> None:
     counts = {name: counts["32"] for name, counts in published["minilm"].items()}
     counts |= dict(zip(("rv64gc", "rv64gcv"), published["riscv64"]["minilm"], strict=False))
     for target, number in counts.items():
-        assert rows[target] == pytest.approx(number, rel=0.02), target
+        assert rows[target] == pytest.approx(number, rel=0.002), target
 
 
 @pytest.mark.record
