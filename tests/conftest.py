@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterable
 
 # Parallel test processes share few cores: pools of their own would only compete. Tests of
 # threading ask for threads explicitly. Set before NumPy, torch or TVM are imported.
@@ -36,6 +37,9 @@ for _profile, _examples in (("default", 50), ("thorough", 1000)):
     )
 settings.load_profile("default")
 
+# All slow tests run in CI, which has half an hour for them.
+SLOW_CASES = 8
+
 pytest_plugins = ["tests.snapshots", "tests.commands"]
 
 
@@ -57,23 +61,39 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark `slow` what ``representatives(N)`` leaves out, before markers choose; longest first.
+    """Move cases to slower sets before markers choose; what runs is sorted, longest first.
 
-    A test that takes minutes and starts last would leave the other processes without work.
+    ``representatives(N)`` leaves N cases of a test in its set and makes the others slow. Of slow
+    cases a test keeps `SLOW_CASES`, or as many as ``slow_cases(N)`` says, and the others are for
+    records. A test that takes minutes and starts last would leave the other processes without work.
     """
+    for group in _tests(items, "slow", "record", "gpu"):
+        marker = group[0].get_closest_marker("representatives")
+        if marker is not None:
+            _move(group, marker.args[0], pytest.mark.slow)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    for group in _tests(slow, "record", "gpu"):
+        marker = group[0].get_closest_marker("slow_cases")
+        _move(group, SLOW_CASES if marker is None else marker.args[0], pytest.mark.record)
+    items.sort(key=_seconds, reverse=True)
+
+
+def _tests(items: list[pytest.Item], *without: str) -> Iterable[list[pytest.Item]]:
+    """The cases of each test that have none of these markers."""
     cases: dict[tuple[str, str], list[pytest.Item]] = {}
     for item in items:
-        others = any(map(item.get_closest_marker, ("slow", "record", "gpu")))
-        if item.get_closest_marker("representatives") and not others:
+        if not any(map(item.get_closest_marker, without)):
             name = getattr(item, "originalname", item.name)
             cases.setdefault((str(item.path), name), []).append(item)
-    for group in cases.values():
-        (count,) = group[0].get_closest_marker("representatives").args  # type: ignore[union-attr]
-        kept = spread(len(group), count)
-        for number, item in enumerate(group):
-            if number not in kept:
-                item.add_marker(pytest.mark.slow)
-    items.sort(key=_seconds, reverse=True)
+    return cases.values()
+
+
+def _move(cases: list[pytest.Item], count: int, marker: pytest.MarkDecorator) -> None:
+    """Mark all but so many cases, which are spread evenly."""
+    kept = spread(len(cases), count)
+    for number, item in enumerate(cases):
+        if number not in kept:
+            item.add_marker(marker)
 
 
 def _seconds(item: pytest.Item) -> float:

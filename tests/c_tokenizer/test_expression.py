@@ -120,7 +120,7 @@ def _random(rng: random.Random, depth: int = 2) -> str:
     return text if rng.random() < 0.5 else f"{text}|{_random(rng, depth - 1)}"
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, pytest.param(3000, marks=pytest.mark.record)])
 def test_random_expressions(count: int) -> None:
     rng = random.Random(count)
     found = 0

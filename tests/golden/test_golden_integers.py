@@ -83,6 +83,7 @@ def golden_outputs(name: str) -> digests.Section:
     return digests.stored()[name]["outputs"]
 
 
+@pytest.mark.slow_cases(len(MODELS))
 @pytest.mark.parametrize(
     "name", some_slow(MODELS, {name for name, golden in MODELS.items() if golden.fast})
 )
