@@ -41,7 +41,11 @@ def test_representatives_are_spread_over_the_cases() -> None:
 
 
 @pytest.mark.representatives(2)
-@pytest.mark.parametrize("case", range(5))
-def test_the_other_cases_are_slow(request: pytest.FixtureRequest, case: int) -> None:
+@pytest.mark.slow_cases(2)
+@pytest.mark.parametrize("case", range(7))
+def test_the_other_cases_are_slow_and_of_these_the_others_for_records(
+    request: pytest.FixtureRequest, case: int
+) -> None:
     alone = sum("the_other_cases" in item.name for item in request.session.items) == 1
-    assert alone or (request.node.get_closest_marker("slow") is None) == (case in (0, 4))
+    found = [name for name in ("slow", "record") if request.node.get_closest_marker(name)]
+    assert alone or found == {0: [], 6: [], 1: ["slow"], 5: ["slow"]}.get(case, ["slow", "record"])
