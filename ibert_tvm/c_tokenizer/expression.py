@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .code_points import CODE_POINTS, blocks, component
 from .errors import TokenizerFormError, refused
@@ -200,8 +201,8 @@ def _may_be_empty(tree: _Tree) -> bool:
 
 
 @functools.cache
-def members(expression: str, apart: bool = False) -> tuple[int, ...]:
-    """Code points that an expression matches alone, as the package tokenizers finds them.
+def members(expression: str, apart: bool = False) -> NDArray[np.int64]:
+    """Code points [any] that an expression matches alone, as the package tokenizers finds them.
 
     Parameters
     ----------
@@ -211,18 +212,18 @@ def members(expression: str, apart: bool = False) -> tuple[int, ...]:
         Whether it is of others, so that two neighbours must not be taken for what it matches.
     """
     if len(expression) == 1 or (len(expression) == 2 and not expression[1].isalnum()):
-        return (ord(expression[-1]),)
+        return np.array([ord(expression[-1])])
     pattern = {"type": "Split", "pattern": {"Regex": expression}}
     record = json.dumps({**pattern, "behavior": "Removed", "invert": False})
     splitter = component("pre_tokenizer", record)
-    found: list[int] = []
+    found = []
     for block in blocks():
         text = "\n".join(block) if apart else block
         matched = np.ones(len(text), bool)
         for _, (start, end) in splitter.pre_tokenize_str(text):
             matched[start:end] = False
-        found += (ord(block[0]) + np.flatnonzero(matched[:: 2 if apart else 1])).tolist()
-    return tuple(found)
+        found.append(ord(block[0]) + np.flatnonzero(matched[:: 2 if apart else 1]))
+    return np.concatenate(found)
 
 
 @dataclass(frozen=True)
@@ -258,23 +259,23 @@ def automaton(expression: str) -> Automaton:
         raise _unknown(expression, f"has more than {_LONGEST} characters")
     parser = _Parser(expression)
     first = parser.parse()
-    if parser.folded and members(f"(?i:{'|'.join(map(re.escape, parser.folded))})", True):
+    if parser.folded and members(f"(?i:{'|'.join(map(re.escape, parser.folded))})", True).size:
         raise _unknown(expression, "has letters that are one character in another case")
     masks = np.zeros(CODE_POINTS, np.uint64)
     for number, written in enumerate(parser.sets):
-        masks[[*members(written)]] |= np.uint64(1 << number)
-    kinds, numbers = np.unique(masks[::-1], return_inverse=True)
-    last = int(numbers[0])  # the class of the last code point is 0
+        masks[members(written)] |= np.uint64(1 << number)
+    # Neighbours are mostly of one class, and runs of them are soon sorted.
+    starts = np.flatnonzero(np.diff(masks, prepend=~masks[:1]))
+    kinds, numbers = np.unique(masks[starts], return_inverse=True)
+    last = int(numbers[-1])  # the class of the last code point is 0
     order = [last, *(number for number in range(len(kinds)) if number != last)]
-    renumbered = np.argsort(order)[numbers[::-1]]
+    renumbered = np.argsort(order)[numbers].repeat(np.diff(starts, append=CODE_POINTS))
     rows = _rows(parser.steps, first, [int(kinds[number]) for number in order])
     if rows is None:
         raise _unknown(expression, f"needs more than {_MOST_STATES} states")
     if any(step & 1 for step in rows[1]):
         raise _unknown(expression, "matches without a character")
-    table = CodePointTable.of(
-        "character_class", {int(code): int(renumbered[code]) for code in np.flatnonzero(renumbered)}
-    )
+    table = CodePointTable.smallest("character_class", renumbered.astype(np.uint32))
     flat = Array("transitions", [step for row in rows for step in row])
     return Automaton(table, len(kinds) + 1, flat)
 

@@ -59,6 +59,11 @@ class CodePointTable:
         """The smallest table of these numbers; code points that are left out have 0."""
         numbers = np.zeros(CODE_POINTS, np.uint32)
         numbers[[*values]] = [*values.values()]
+        return cls.smallest(name, numbers)
+
+    @classmethod
+    def smallest(cls, name: str, numbers: NDArray[np.uint32]) -> CodePointTable:
+        """The smallest table of a number for every code point."""
         return min(
             (cls._cut(name, numbers, shift) for shift in _SHIFTS),
             key=lambda table: table.index.nbytes + table.blocks.nbytes,
