@@ -75,6 +75,7 @@ def test_a_library_takes_text(quantized: QuantizedModel, tmp_path: Path) -> None
     assert embed("a", context=None) == 1
 
 
+@pytest.mark.slow
 def test_a_library_takes_pairs(tmp_path: Path) -> None:
     quantized = tiny_reranker()
     compiled = ibert.compile(quantized, "host", SHAPES, runtime="none", tokenizer=True)

@@ -39,6 +39,7 @@ def offsets(
     return found
 
 
+@pytest.mark.slow
 def test_what_rounding_adds_is_taken_off_again() -> None:
     model = random_model("bert")
     batches = random_batches(model, 3)

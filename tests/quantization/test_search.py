@@ -73,6 +73,7 @@ def columns(model: QuantizedModel) -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 def test_recipes_are_mixed_by_operand(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = {"alphas": (0.5,), "balance": (), "compensate": False, "sample_tokens": 256}
     split = {"split_share": 1 / 4, "copied_share": 1 / 4}

@@ -29,6 +29,7 @@ def _long() -> QuantizedModel:
     return ibert.quantize(canonical, calibration=[random_ids(50, 2, 24, 1, types=2)])
 
 
+@pytest.mark.slow
 def test_long_attention_runs_on_threads_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

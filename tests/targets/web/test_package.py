@@ -97,6 +97,7 @@ def test_strings_become_the_ids_of_the_tokenizer(package: Path) -> None:
     assert too_long == "a text has 131072 bytes; there is room for 65536"
 
 
+@pytest.mark.slow
 def test_pairs_of_strings(package: Path) -> None:
     quantized, texts = (
         tiny_reranker(),
