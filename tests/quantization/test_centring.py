@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.quantization import quantize
