@@ -254,7 +254,7 @@ class WebPage:
     stack_buffer_bytes: ClassVar = 4096
     in_place: ClassVar = False
     object_flags: ClassVar = ()
-    threads: ClassVar = False
+    threads: ClassVar = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,8 @@ WASM32 = TargetDescription(
     vector_lanes=8,
     q15_multiply=((8, "llvm.wasm.q15mulr.sat.signed"),),
     functions=("uniform_shift",),
-    compiler_flags=("-msimd128", "-mbulk-memory", "-msign-ext"),
+    compiler_flags=(
+        *("-msimd128", "-mbulk-memory", "-msign-ext", "-matomics", "-mmutable-globals"),
+    ),
     emulated="V8",
 )

@@ -1,7 +1,7 @@
 """Every instruction of a module, looked at for floating point, and what a module asks of a page.
 
-A page trusts a module with nothing: it imports no function, so that it can call nothing outside,
-and its memory, which it cannot grow, is its own.
+A page trusts a module with nothing: it imports no function, so that it can call nothing outside.
+Its memory is all that the page gives it, so that workers can share it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from .opcodes import IMMEDIATES, PLAIN, PREFIXES
 _INTEGERS = frozenset({"i32", "i64", "v128"})
 _FUNCTION_TYPE = 0x60
 _UNKNOWN = "no instruction"
+SHARED, UNSHARED = 3, 1
+"""Flags of a memory with a greatest size, which workers can share or cannot."""
 
 
 class Module:
@@ -38,8 +40,6 @@ class Module:
         Name and kind of what a page finds in it.
     functions
         Its code, by name where it says them.
-    memories
-        Least and greatest number of its pages of 64 KiB.
     findings
         Sections and types that compiled models do not have.
     section_bytes
@@ -50,7 +50,6 @@ class Module:
         self.imports: list[Import] = []
         self.exports: dict[str, str] = {}
         self.functions: list[Function] = []
-        self.memories: list[tuple[int, int | None]] = []
         self.findings: list[str] = []
         self.section_bytes: dict[str, int] = {}
         names: dict[int, str] = {}
@@ -62,10 +61,6 @@ class Module:
                 self.imports += read_imports(part)
             elif kind == "type":
                 self._types(part)
-            elif kind == "memory":
-                for _ in part.many():
-                    _, least, most = part.limits()
-                    self.memories.append((least, most))
             elif kind == "export":
                 for _ in part.many():
                     name, what = part.text(), part.byte()
@@ -77,12 +72,17 @@ class Module:
                 self._globals(part)
             elif kind == "custom" and part.text() == "name":
                 names = _function_names(part)
-            elif kind in ("start", "tag"):
+            elif kind in ("memory", "tag"):
                 self.findings.append(f"there is a section of kind {kind}")
         imported = sum(one.kind == "function" for one in self.imports)
         for index, body in enumerate(bodies, imported):
             title = names.get(index, f"function {index}")
             self.functions.append(Function(title, index, list(self._code(title, body))))
+
+    @property
+    def pages(self) -> int:
+        """Least number of pages of 64 KiB of the memory that it expects."""
+        return next((one.limits[1] for one in self.imports if one.limits), 0)
 
     def _value(self, what: str, number: int) -> None:
         kind = TYPES.get(number, f"0x{number:x}")
@@ -163,11 +163,16 @@ def audit_module(
     """
     module = Module(path.read_bytes(), path.name)
     findings = list(module.findings)
-    findings += (f"it imports the {one.kind} {one.module}.{one.name}" for one in module.imports)
+    memories = [one for one in module.imports if one.limits is not None]
+    if [(one.module, one.name, *one.limits[:1]) for one in memories] != [("env", "memory", SHARED)]:
+        findings.append("its memory is not one that workers can share")
+    findings += (
+        f"it imports the {one.kind} {one.module}.{one.name}"
+        for one in module.imports
+        if one.limits is None
+    )
     unexpected = sorted(set(module.exports) ^ set(exports))
     findings += (f"the export {name} is missing or not expected" for name in unexpected)
-    if len(module.memories) != 1 or module.memories[0][0] != module.memories[0][1]:
-        findings.append("its memory is not one of fixed size")
     count = 0
     for function in module.functions:
         count += len(function.instructions)

@@ -105,11 +105,12 @@ def sections(data: bytes, name: str = "") -> Iterator[tuple[int, Reader]]:
 
 @dataclass(frozen=True)
 class Import:
-    """What a module expects: of which module, its name, and what it is."""
+    """What a module expects: of which module, its name, what it is, and limits of a memory."""
 
     module: str
     name: str
     kind: str
+    limits: tuple[int, int, int | None] | None = None
 
 
 def read_imports(part: Reader) -> list[Import]:
@@ -119,16 +120,17 @@ def read_imports(part: Reader) -> list[Import]:
         module, name, kind = part.text(), part.text(), part.byte()
         if kind >= len(KINDS):
             raise part.wrong(f"an import of kind {kind}")
-        found.append(Import(module, name, KINDS[kind]))
+        limits = None
         if KINDS[kind] == "function":
             part.number()
         elif KINDS[kind] == "table":
             part.byte()
             part.limits()
         elif KINDS[kind] == "memory":
-            part.limits()
+            limits = part.limits()
         else:
             part.bytes(2)
+        found.append(Import(module, name, KINDS[kind], limits))
     return found
 
 

@@ -28,6 +28,12 @@ export interface LoadOptions {
   base?: string | URL;
   /** Name of the cache (Cache API) that keeps them; null for none. */
   cache?: string | null;
+  /**
+   * Threads that share a call, the calling one included: 1 to 16, or `"auto"`, the default, for up
+   * to 4, as many as there are processors. A page has them if it is cross-origin isolated, and else
+   * one thread: see `Model.threads`.
+   */
+  threads?: number | "auto";
 }
 
 /** Tokens of a text or a pair, special ones included. */
@@ -50,11 +56,29 @@ export declare const description: {
 /**
  * Fetch the code and the weights, or take them from the cache, and check them against the digests
  * in this package.
+ *
+ * @throws RangeError if `threads` is nothing of that.
+ * @throws Error if a file cannot be fetched, or is another one; or if workers cannot be started for
+ *   a number of threads. Where that is `"auto"`, the model has one thread then.
  */
 export declare function load(options?: LoadOptions): Promise<Model>;
 
-/** A model in memory. Each has a memory of its own, and one call runs at a time. */
+/**
+ * A model in memory. Each has a memory and workers of its own, and one call runs at a time.
+ *
+ * Calls block their thread until they return. All throw an Error that says why if the model is
+ * closed, or a worker failed, after which the model cannot be used.
+ */
 export interface Model {
+  /** Threads that share a call, the calling one included. */
+  readonly threads: number;
+
+  /** Why there is one thread where more were asked for; else null. */
+  readonly oneThreadBecause: string | null;
+
+  /** End the workers. */
+  close(): void;
+
   /**
    * Run a compiled shape.
    *

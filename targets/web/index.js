@@ -8,30 +8,120 @@ const ARRAYS = {
   int32: Int32Array,
 };
 
+const MOST_THREADS_BY_ITSELF = 4;
+// Milliseconds after which a worker that is at work is given up.
+const PATIENCE = 10000;
+const PAGE_BYTES = 65536;
+
 export const description = MODEL;
 
 export async function load(options = {}) {
   const base = new URL(options.base ?? "./", import.meta.url);
   const cache = options.cache === undefined ? "ibert-models" : options.cache;
+  const asked = options.threads ?? "auto";
+  const [threads, reason] = await possibleThreads(asked);
   const [code, weights] = await Promise.all(
     [MODEL.module, MODEL.weights].map((file) => obtain(file, new URL(file.name, base), cache)),
   );
-  const { instance } = await WebAssembly.instantiate(code, {});
-  new Uint8Array(instance.exports.memory.buffer).set(
-    new Uint8Array(weights),
-    instance.exports.weights.value,
-  );
-  return new Model(instance.exports);
+  try {
+    return await started(code, weights, threads, reason);
+  } catch (error) {
+    if (asked !== "auto" || threads === 1) {
+      throw error;
+    }
+    return started(code, weights, 1, error.message);
+  }
+}
+
+// A number of threads, and why it is 1 where more were asked for.
+async function possibleThreads(asked) {
+  if (asked !== "auto" && !(Number.isInteger(asked) && asked > 0 && asked <= MODEL.mostThreads)) {
+    throw new RangeError(`threads are "auto", or 1 to ${MODEL.mostThreads}, not ${asked}`);
+  }
+  const threads =
+    asked === "auto" ? Math.min(await numberOfProcessors(), MOST_THREADS_BY_ITSELF) : asked;
+  const shares = globalThis.crossOriginIsolated ?? globalThis.SharedArrayBuffer !== undefined;
+  return threads > 1 && !shares ? [1, "the page is not cross-origin isolated"] : [threads, null];
+}
+
+async function numberOfProcessors() {
+  const { availableParallelism } = globalThis.navigator ? {} : await import("node:os");
+  return globalThis.navigator?.hardwareConcurrency ?? availableParallelism?.() ?? 1;
+}
+
+async function started(code, weights, threads, reason) {
+  const bytes = new Uint8Array(code);
+  bytes[MODEL.module.sharedAt] = threads > 1 ? MODEL.module.shared : MODEL.module.unshared;
+  const module = await WebAssembly.compile(bytes);
+  const pages = MODEL.module.pages + (threads - 1) * MODEL.module.stackPages;
+  const memory = new WebAssembly.Memory({ initial: pages, maximum: pages, shared: threads > 1 });
+  const { exports } = await WebAssembly.instantiate(module, { env: { memory } });
+  new Uint8Array(memory.buffer).set(new Uint8Array(weights), exports.weights.value);
+  return Model.started(exports, memory, threads, reason, module);
+}
+
+async function newWorker() {
+  if (globalThis.Worker !== undefined) {
+    return new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+  }
+  const node = await import("node:worker_threads");
+  return new node.Worker(new URL("./worker.js", import.meta.url));
+}
+
+// Until a worker is ready; `ends` is called whenever it ends.
+function answer(worker, ends) {
+  return new Promise((resolve, reject) => {
+    const ended = (text) => {
+      ends(text);
+      reject(new Error(`a worker cannot be started: ${text}`));
+    };
+    if (worker.on !== undefined) {
+      worker.on("message", resolve);
+      worker.on("error", (error) => ended(String(error)));
+      worker.on("exit", () => ended("it has ended"));
+    } else {
+      worker.onmessage = resolve;
+      worker.onerror = (event) => ended(event.message || "its script cannot be loaded");
+    }
+  });
+}
+
+// The main thread of a page may not.
+function maySleep() {
+  try {
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 1, 0);
+    return true;
+  } catch {
+    return false;
+  }
 }
 
 class Model {
   #exports;
+  #memory;
+  #workers = [];
+  #ended;
 
-  constructor(exports) {
+  static async started(exports, memory, threads, reason, module) {
+    const model = new Model(exports, memory, threads, reason);
+    try {
+      await model.#startWorkers(module);
+    } catch (error) {
+      model.close();
+      throw error;
+    }
+    return model;
+  }
+
+  constructor(exports, memory, threads, reason) {
     this.#exports = exports;
+    this.#memory = memory;
+    this.threads = threads;
+    this.oneThreadBecause = reason;
   }
 
   run(inputs, { batch, seqLen }) {
+    this.#check();
     MODEL.inputs.forEach((input, index) => {
       const given = inputs[input.name];
       const count = elements(input, batch, seqLen);
@@ -40,7 +130,7 @@ class Model {
       }
       this.#array("inputs", index, input.dtype, count).set(given);
     });
-    const status = this.#exports.run(batch, seqLen);
+    const status = this.#call(batch, seqLen);
     if (status !== 0) {
       throw new RangeError(MODEL.statuses[status] ?? `unknown status ${status}`);
     }
@@ -79,6 +169,58 @@ class Model {
     return found;
   }
 
+  close() {
+    this.#end("the model is closed");
+  }
+
+  // One thread is the caller's.
+  async #startWorkers(module) {
+    const { pages, stackPages } = MODEL.module;
+    if (this.threads > 1) {
+      this.#exports.share(this.threads, maySleep(), PATIENCE);
+    }
+    for (let count = 1; count < this.threads; count++) {
+      this.#workers.push(await newWorker());
+    }
+    const memory = this.#memory;
+    await Promise.all(
+      this.#workers.map((worker, index) => {
+        const stack = (pages + (index + 1) * stackPages) * PAGE_BYTES;
+        worker.postMessage({ module, memory, index, stack });
+        return answer(worker, (why) => this.#end(`a worker failed: ${why}`));
+      }),
+    );
+    this.#workers.forEach((worker) => worker.unref?.()); // Node.js does not wait for them
+  }
+
+  #end(why) {
+    this.#ended ??= why;
+    this.#workers.forEach((worker) => worker.terminate());
+    this.#workers = [];
+  }
+
+  #check() {
+    if (this.#ended !== undefined) {
+      throw new Error(this.#ended);
+    }
+  }
+
+  #call(batch, seqLen) {
+    let status;
+    try {
+      status = this.#exports.run(batch, seqLen);
+    } catch (error) {
+      this.#end(`the model failed: ${error}`);
+    }
+    if (status === MODEL.kernelFailed) {
+      const place = new Uint8Array(this.#memory.buffer, this.#exports.message.value);
+      const text = new TextDecoder().decode(place.slice(0, MODEL.room.message));
+      this.#end(`a worker failed: ${text.replace(/\0.*/s, "") || "it does not answer"}`);
+    }
+    this.#check();
+    return status;
+  }
+
   // A text, two texts, ids, or ids with types.
   #row(given) {
     if (typeof given === "string") {
@@ -91,7 +233,9 @@ class Model {
   }
 
   #tokens(texts) {
-    const { memory, text: room, ids, types, tokenize, tokenize_pair: pair } = this.#exports;
+    this.#check();
+    const memory = this.#memory;
+    const { text: room, ids, types, tokenize, tokenize_pair: pair } = this.#exports;
     if (tokenize === undefined) {
       throw new TypeError("the model was compiled without --tokenizer: give token ids");
     }
@@ -119,7 +263,7 @@ class Model {
   // Made anew for every call: a view is of the memory as it is now.
   #array(name, index, dtype, count) {
     const start = this.#exports[name].value + index * MODEL.room[name];
-    return new ARRAYS[dtype](this.#exports.memory.buffer, start, count);
+    return new ARRAYS[dtype](this.#memory.buffer, start, count);
   }
 }
 

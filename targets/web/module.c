@@ -1,7 +1,8 @@
-/* What a page calls of a model: its inputs, outputs and weights lie in the module's own memory,
- * where they are exported, and one function runs a shape.
+/* What a page calls of a model: its inputs, outputs and weights lie in the memory that the page gives
+ * the module, where they are exported, and one function runs a shape.
  *
- * INPUT_BYTES and OUTPUT_BYTES are what each input and output has room for; TEXT_BYTES and TOKENS
+ * INPUT_BYTES and OUTPUT_BYTES are what each input and output has room for, MESSAGE_BYTES the words
+ * of an error; TEXT_BYTES and TOKENS
  * what the tokenizer has, where there is one; PAIRS is defined if it takes two texts.
  */
 #include "ibert_model.h"
@@ -9,6 +10,8 @@
 static IBERT_ALIGNED uint8_t arena[IBERT_ARENA_BYTES];
 IBERT_ALIGNED uint8_t inputs[IBERT_NUM_INPUTS][INPUT_BYTES];
 IBERT_ALIGNED uint8_t outputs[IBERT_NUM_OUTPUTS][OUTPUT_BYTES];
+/* What ended a worker, in UTF-8. */
+uint8_t message[MESSAGE_BYTES];
 
 __attribute__((export_name("run"))) int32_t run_shape(int32_t batch, int32_t seq_len) {
     ibert_context context;

@@ -60,5 +60,6 @@ PLAIN: Mapping[int, tuple[str, str]] = dict(_read("--"))
 PREFIXES: Mapping[int, Mapping[int, tuple[str, str]]] = {
     0xFC: dict(_read("fc")),
     0xFD: dict(_read("fd")),
+    0xFE: dict(_read("fe")),
 }
 """Instructions of two numbers: by the first, then by the second."""

@@ -2,6 +2,7 @@
 
 =================  ==============================================================================
 index.js           the ES module that programs import; index.d.ts has its types
+worker.js          what further threads run
 model.js           what the model takes and gives, and the digests of the next two
 model.wasm         driver and kernels
 weights.bin        the weights, fetched once and kept in the browser's cache
@@ -38,9 +39,9 @@ from ..bare_metal.verification import Verified
 from ..description import TargetDescription
 from ..emulation import find_emulator
 from ..library_audit import LibraryAudit
-from ..linking import Tools
+from ..linking import PARALLEL, Tools
 from ..weights import WEIGHTS_FILE, write_weights
-from .audit import Module, audit_module
+from .audit import SHARED, UNSHARED, Module, audit_module
 
 if TYPE_CHECKING:
     from ..aot.model import BareModel
@@ -93,10 +94,13 @@ def run_in_node(
 
 MODULE = "model.wasm"
 _FOLDER = Path(__file__).parent
+_SCRIPTS = ("index.js", "worker.js", "index.d.ts")
 _CFLAGS = ("-O2", "-std=c99", "-ffreestanding", "-fno-strict-aliasing", "-Wall", "-Wextra")
 STACK_BYTES = 128 * 1024
-"""At the start of the memory, so that a deeper stack ends in a trap."""
-_DATA = ("inputs", "outputs", "weights")
+"""At the start of the memory, so that a deeper stack ends in a trap. Workers' lie behind its end."""
+MOST_THREADS = 16
+_DATA = ("inputs", "outputs", "weights", "message", "__stack_pointer")
+_THREADS = ("share", "serve", "abandon")
 _TEXT_DATA = ("text", "ids", "types")
 TEXT_BYTES = 64 * 1024
 """Room for one text, in UTF-8."""
@@ -108,7 +112,7 @@ def exports(document: JsonObject) -> tuple[str, ...]:
     text = document.get("text")
     pairs = () if text is None or not text.get("pairs") else ("tokenize_pair",)
     functions = () if text is None else (*_TEXT_DATA, "tokenize", *pairs)
-    return ("memory", "run", *_DATA, *functions)
+    return ("run", *_DATA, *_THREADS, *functions)
 
 
 def write_web_package(
@@ -144,6 +148,7 @@ def write_web_package(
     room = {
         "inputs": _room(bare.interface.inputs, bare),
         "outputs": _room(bare.interface.outputs, bare),
+        "message": 256,
     }
     if bare.text is not None:
         room["text"] = TEXT_BYTES
@@ -183,10 +188,7 @@ def _room(specs: Sequence[TensorSpec], bare: BareModel) -> int:
 
 
 def _link(bare: BareModel, room: JsonObject, work: Path, tools: Tools) -> None:
-    """Write sources and objects, and link them twice: the second time the memory's size is known.
-
-    Linkers of LLVM 14 can forbid a memory to grow only by its size.
-    """
+    """Write sources and objects, and link them. The page makes the memory, of a fixed size."""
     names = FileNames(bare.interface.prefix)
     reserved = {"weights": bare.weights, "nbytes": bare.weight_bytes, "alignment": bare.alignment}
     module = (_FOLDER / "module.c").read_text(encoding="utf-8")
@@ -198,6 +200,7 @@ def _link(bare: BareModel, room: JsonObject, work: Path, tools: Tools) -> None:
         "weights.s": rendered(_FOLDER / "weights.s.in", **reserved),
     }
     sources |= bare.text.sources if bare.text else {}
+    sources[PARALLEL.name] = PARALLEL.read_text(encoding="utf-8")
     for name, text in sources.items():
         (work / name).write_text(text, encoding="utf-8")
     objects = []
@@ -205,6 +208,7 @@ def _link(bare: BareModel, room: JsonObject, work: Path, tools: Tools) -> None:
         objects.append(f"{symbol}.o")
         (work / objects[-1]).write_bytes(content)
     sizes = [f"-DINPUT_BYTES={room['inputs']}", f"-DOUTPUT_BYTES={room['outputs']}"]
+    sizes += [f"-DMESSAGE_BYTES={room['message']}", "-DIBERT_WITHOUT_RUNTIME"]
     exported = [*_DATA]
     if bare.text is not None:
         tokens = max(function.seq_len for function in bare.functions)
@@ -221,13 +225,11 @@ def _link(bare: BareModel, room: JsonObject, work: Path, tools: Tools) -> None:
     linking = [
         *("-nostdlib", "-Wl,--no-entry", "-Wl,--gc-sections", "-Wl,--strip-debug"),
         *("-Wl,--stack-first", f"-Wl,-z,stack-size={STACK_BYTES}"),
+        *("-Wl,--import-memory", "-Wl,--shared-memory", f"-Wl,--max-memory={1 << 32}"),
         *(f"-Wl,--export={name}" for name in exported),
         *(*objects, "-o", MODULE),
     ]
     tools.compile(linking, work, "cannot link the module")
-    (pages, _), *_ = Module((work / MODULE).read_bytes()).memories
-    limit = f"-Wl,--max-memory={pages * PAGE_BYTES}"
-    tools.compile([limit, *linking], work, "cannot link the module")
 
 
 def _verified(bare: BareModel, module: Module, room: JsonObject, audit: LibraryAudit) -> Verified:
@@ -251,18 +253,20 @@ def _write_texts(
     (folder / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
     shapes = [(function.batch, function.seq_len) for function in bare.functions]
     facts: JsonObject = {
-        "module": _file(folder / MODULE),
+        "module": _module(folder / MODULE, module),
         "weights": _file(folder / WEIGHTS_FILE),
         "inputs": [_tensor(row) for row in document["inputs"]],
         "outputs": [_tensor(row) for row in document["outputs"]],
         "shapes": [{"batch": batch, "seqLen": seq_len} for batch, seq_len in shapes],
         "padTokenId": bare.interface.pad_token_id,
         "room": room,
+        "mostThreads": MOST_THREADS,
         "statuses": {str(code): text for code, _, text in STATUSES},
+        "kernelFailed": next(code for code, name, _ in STATUSES if name == "IBERT_ERROR_KERNEL"),
     }
     text = f"export const MODEL = {json.dumps(facts, indent=1)};\n"
     (folder / "model.js").write_text(text, encoding="utf-8")
-    for name in ("index.js", "index.d.ts"):
+    for name in _SCRIPTS:
         (folder / name).write_bytes((_FOLDER / name).read_bytes())
     name = bare.interface.prefix.replace("_", "-")
     described = {
@@ -272,7 +276,7 @@ def _write_texts(
         "type": "module",
         "exports": {".": {"types": "./index.d.ts", "default": "./index.js"}},
         "types": "./index.d.ts",
-        "files": ["index.js", "index.d.ts", "model.js", MODULE, WEIGHTS_FILE],
+        "files": [*_SCRIPTS, "model.js", MODULE, WEIGHTS_FILE],
         "engines": {"node": ">=18"},
     }
     text = json.dumps(described, indent=2) + "\n"
@@ -287,7 +291,7 @@ def _write_texts(
         module_bytes=facts["module"]["bytes"],
         weight_bytes=facts["weights"]["bytes"],
         instructions=document["verified"]["instructions"],
-        memory_bytes=module.memories[0][0] * PAGE_BYTES,
+        memory_bytes=module.pages * PAGE_BYTES,
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
 
@@ -296,6 +300,19 @@ def _file(path: Path) -> dict[str, object]:
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     return {"name": path.name, "bytes": len(content), "sha256": digest}
+
+
+def _module(path: Path, module: Module) -> dict[str, object]:
+    """The same, the pages of its memory, and which byte says whether workers share that."""
+    marked = b"\3env\6memory\2"
+    return {
+        **_file(path),
+        "pages": module.pages,
+        "stackPages": STACK_BYTES // PAGE_BYTES,
+        "sharedAt": path.read_bytes().index(marked) + len(marked),
+        "shared": SHARED,
+        "unshared": UNSHARED,
+    }
 
 
 def _tensor(row: JsonObject) -> dict[str, object]:

@@ -15,7 +15,7 @@ for (const { name, dtype, shape: axes } of description.inputs) {
   const bytes = content.subarray(at, (at += count * kind.BYTES_PER_ELEMENT));
   inputs[name] = new kind(new Uint8Array(bytes).buffer);
 }
-const outputs = (await load()).run(inputs, shape);
+const outputs = (await load({ threads: 1 })).run(inputs, shape);
 await writeFile(
   "outputs.bin",
   Buffer.concat(
