@@ -65,7 +65,8 @@ async function newWorker() {
     return new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
   }
   const node = await import("node:worker_threads");
-  return new node.Worker(new URL("./worker.js", import.meta.url));
+  // Options of the program, such as --eval, are not for it.
+  return new node.Worker(new URL("./worker.js", import.meta.url), { execArgv: [] });
 }
 
 // Until a worker is ready; `ends` is called whenever it ends.

@@ -15,14 +15,14 @@ from ibert_tvm.targets.web.audit import audit_module
 from ibert_tvm.targets.web.opcodes import PLAIN, PREFIXES
 from tests.arm.tools import needs
 
-EXPORTS = ("memory", "run")
+EXPORTS = ("run",)
 HEADER = b"\0asm\1\0\0\0"
 TYPE, IMPORT, FUNCTION, MEMORY, GLOBAL, EXPORT, START, CODE = 1, 2, 3, 5, 6, 7, 8, 10
 SECTIONS = {
     TYPE: bytes([1, 0x60, 0, 1, 0x7F]),
+    IMPORT: bytes([1, 3, *b"env", 6, *b"memory", 2, 3, 2, 4]),
     FUNCTION: bytes([1, 0]),
-    MEMORY: bytes([1, 1, 2, 2]),
-    EXPORT: bytes([2, 6, *b"memory", 2, 0, 3, *b"run", 0, 0]),
+    EXPORT: bytes([1, 3, *b"run", 0, 0]),
 }
 LLVM_NAMES = {
     "v128.load8x8": "i16x8.load8x8",
@@ -52,6 +52,8 @@ def test_a_module_of_integers_has_no_findings(tmp_path: Path) -> None:
     assert findings(module(), tmp_path) == ()
     vectors = b"\xfd\x0c" + bytes(16) + b"\xfd\x1b\0"  # v128.const, i32x4.extract_lane
     assert findings(module(vectors, b"\1\1\x7b"), tmp_path) == ()
+    atomics = b"\x41\0\xfe\x10\2\0\xfe\3\0"  # i32.atomic.load, atomic.fence
+    assert findings(module(atomics, START=b"\0"), tmp_path) == ()
 
 
 @pytest.mark.parametrize(
@@ -73,10 +75,14 @@ def test_a_module_of_integers_has_no_findings(tmp_path: Path) -> None:
             module(IMPORT=bytes([1, 3, *b"env", 4, *b"sinf", 0, 0])),
             "it imports the function env.sinf",
         ),
-        (module(START=b"\0"), "there is a section of kind start"),
-        (module(MEMORY=bytes([1, 0, 2])), "its memory is not one of fixed size"),
+        (module(b"\xfe\4"), "function 0 at 0x1: no instruction 0xfe 0x4"),
+        (module(MEMORY=bytes([1, 0, 2])), "there is a section of kind memory"),
         (
-            module(EXPORT=bytes([1, 3, *b"run", 0, 0])),
+            module(IMPORT=bytes([1, 3, *b"env", 6, *b"memory", 2, 1, 2, 4])),
+            "its memory is not one that workers can share",
+        ),
+        (
+            module(EXPORT=bytes([2, 6, *b"memory", 2, 0, 3, *b"run", 0, 0])),
             "the export memory is missing or not expected",
         ),
         (module(CODE=b"\0"), "there is no code"),
@@ -109,7 +115,7 @@ def test_instructions_have_the_numbers_that_llvm_gives_them() -> None:
             if operands is not None and llvm not in UNKNOWN_TO_LLVM_14:
                 ours[f"{llvm}{operands}"] = ",".join(f"0x{byte:02x}" for byte in encoded)
     text = "f:\n    .functype f () -> ()\n" + "\n".join(ours) + "\nend_function\n"
-    features = "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint"
+    features = "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint,+atomics"
     command = ["llvm-mc-14", "-triple=wasm32", f"-mattr={features}", "--no-type-check"]
     done = subprocess.run(
         [*command, "-show-encoding"], input=text, capture_output=True, text=True, check=True
@@ -135,7 +141,7 @@ OPERANDS = {
 }
 UNKNOWN_TO_LLVM_14 = {
     *("else", "end", "call_indirect", "select", "select_typed", "f32x4.demote_f64x2_zero"),
-    *("i32x4.trunc_sat_f64x2_s_zero", "i32x4.trunc_sat_f64x2_u_zero"),
+    *("i32x4.trunc_sat_f64x2_s_zero", "i32x4.trunc_sat_f64x2_u_zero", "atomic.fence"),
 }
 
 

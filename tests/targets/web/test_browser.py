@@ -35,13 +35,14 @@ const { load } = await import("./index.js");
 const first = await load();
 const again = await load();
 const texts = TEXTS;
+const { threads, oneThreadBecause } = again;
 const found = [first, again].map((model) => model.embed(texts).map((one) => [...one.values]));
 const cache = await caches.open("ibert-models");
 for (const kept of await cache.keys()) {
   if (kept.url.includes("weights")) await cache.put(kept, new Response(new Uint8Array(9)));
 }
 await load();
-await send({ found });
+await send({ found, threads, oneThreadBecause, processors: navigator.hardwareConcurrency });
 """
 _ASKS = """
 const input = document.querySelector("input");
@@ -55,8 +56,15 @@ await send({ found: [...document.querySelectorAll("li")].map((item) => item.text
 class _Handler(SimpleHTTPRequestHandler):
     """Serves a folder, counts what is asked for, and takes one result."""
 
+    isolated: ClassVar = False
     asked: ClassVar[Counter[str]] = Counter()
     results: ClassVar[queue.Queue[dict[str, Any]]] = queue.Queue()
+
+    def end_headers(self) -> None:
+        if self.isolated:
+            self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+            self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+        super().end_headers()
 
     def do_GET(self) -> None:
         self.asked[self.path] += 1
@@ -93,8 +101,12 @@ def visit(site: Path, page: str, script: str, profile: Path) -> tuple[dict[str, 
     return result, _Handler.asked.copy()
 
 
-def test_a_page_gives_the_bits_of_the_specification(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_page_gives_the_bits_of_the_specification(
+    isolated: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quantized = tiny_bert()
+    monkeypatch.setattr(_Handler, "isolated", isolated)
     site = tmp_path / "site"
     shutil.copytree(tiny_package(), site)
     texts = [[5, 6, 7], [8] * 16, [9, 10]]
@@ -105,6 +117,10 @@ def test_a_page_gives_the_bits_of_the_specification(tmp_path: Path) -> None:
         inputs["input_ids"][:], inputs["token_type_ids"][:] = ids, 0
     expected = [reference(quantized, inputs)[0][0] for inputs in given]
     np.testing.assert_array_equal(result["found"], [expected, expected])
+    alone = "the page is not cross-origin isolated"
+    processors = min(result["processors"], 4)
+    assert result["threads"] == (processors if isolated else 1)
+    assert result["oneThreadBecause"] == (None if isolated or processors == 1 else alone)
     # The second time all is in the cache; what was changed there is fetched again.
     assert asked["/model.wasm"] == 1
     assert asked["/weights.bin"] == 2
