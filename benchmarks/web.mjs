@@ -1,7 +1,8 @@
 // Times packages for browsers, and ONNX models: node web.mjs SETTINGS, or a page beside the file
-// settings.json, which sends the result to /result. The settings are JSON with `rounds`, `runtime`
-// (the file of onnxruntime-web; may be empty) and `cells`, each with `batch`, `seqLen`, `package`,
-// a folder, and `onnx`, a file. The result has the milliseconds of every round.
+// settings.json, which sends the result to /result. The settings are JSON with `rounds`, `threads`,
+// `measured` (names of runtimes), `runtime` (the file of onnxruntime-web) and `cells`, each with
+// `batch`, `seqLen`, `package`, a folder, and `onnx`, a file. The result has the milliseconds of
+// every round.
 const page = globalThis.document !== undefined;
 const settings = page ? await (await fetch("settings.json")).json() : JSON.parse(process.argv[2]);
 const WARM_UP = 20;
@@ -22,14 +23,17 @@ function tokens(batch, seqLen) {
 
 async function ours(cell) {
   const { load } = await import(at(`${cell.package}/index.js`));
-  const model = await load();
+  const model = await load({ threads: settings.threads });
+  if (model.threads !== settings.threads) {
+    throw new Error(model.oneThreadBecause);
+  }
   const inputs = tokens(cell.batch, cell.seqLen);
   return () => model.run(inputs, cell);
 }
 
 async function theirs(cell) {
   const ort = await import(at(settings.runtime));
-  ort.env.wasm.numThreads = 1;
+  ort.env.wasm.numThreads = settings.threads;
   const session = await ort.InferenceSession.create(await read(cell.onnx));
   const inputs = {};
   const given = tokens(cell.batch, cell.seqLen);
@@ -42,9 +46,9 @@ async function theirs(cell) {
 
 const rows = [];
 for (const cell of settings.cells) {
-  const runs = { ibert_tvm: await ours(cell) };
-  if (settings.runtime) {
-    runs["onnxruntime-web"] = await theirs(cell);
+  const runs = {};
+  for (const name of settings.measured) {
+    runs[name] = await (name === "ibert_tvm" ? ours : theirs)(cell);
   }
   const milliseconds = Object.fromEntries(Object.keys(runs).map((name) => [name, []]));
   for (let round = -WARM_UP; round < settings.rounds; round++) {
@@ -56,12 +60,12 @@ for (const cell of settings.cells) {
       }
     }
   }
-  rows.push({ batch: cell.batch, seqLen: cell.seqLen, milliseconds });
+  rows.push({ batch: cell.batch, seqLen: cell.seqLen, threads: settings.threads, milliseconds });
 }
 const version = page ? navigator.userAgent.match(/Chrome\/([\d.]+)/)?.[1] : process.version;
 const result = JSON.stringify({ version, rows });
 if (page) {
   await fetch("/result", { method: "POST", body: result });
 } else {
-  console.log(result);
+  process.stdout.write(result, () => process.exit()); // threads of onnxruntime-web do not end
 }

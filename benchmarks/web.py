@@ -1,21 +1,24 @@
-"""MiniLM in Node.js and Chromium on one thread, beside onnxruntime-web where that is installed.
+"""MiniLM in Node.js and Chromium, beside onnxruntime-web where that is installed.
 
     python -m benchmarks.web
     python -m benchmarks.web --chromium chromium --onnxruntime-web node_modules/onnxruntime-web
 
-Both take turns, run by run. Of onnxruntime-web the INT8 model is that of the peer
+On one thread both take turns, run by run; on several, process by process: idle threads of
+onnxruntime-web keep processors busy. Of onnxruntime-web the INT8 model is that of the peer
 ``onnxruntime-int8-dynamic``. The result is written after all cells.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import queue
 import statistics
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,6 +38,8 @@ _SCRIPT = Path(__file__).with_name("web.mjs")
 _SPEC = MODELS["minilm"]
 _FILES = ("package", "onnx")
 _PATIENCE = 600  # seconds
+_OURS, _THEIRS = "ibert_tvm", "onnxruntime-web"
+_TURNS = 4
 
 
 class _Web(IbertPeer):
@@ -64,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cells", default="1x32,1x128", help="(default: %(default)s)")
+    parser.add_argument("--threads", default="1,2", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=100, help="(default: %(default)s)")
     parser.add_argument("--onnxruntime-web", type=Path, help="folder of its npm package")
     parser.add_argument("--chromium", help="command of a browser to measure in as well")
@@ -76,9 +82,14 @@ def main(arguments: list[str] | None = None) -> int:
     cells = [Cell(*map(int, text.split("x"))) for text in options.cells.split(",")]
     built = [_built(cell, options.cache, bool(peer)) for cell in cells]
     result: dict[str, Any] = {"machine": describe_machine(), "software": describe_software()}
-    result["engines"] = {"Node.js": _in_node(options.rounds, built, peer)}
+    engines: dict[str, Callable[..., dict[str, Any]]] = {"Node.js": _in_node}
     if options.chromium:
-        result["engines"]["Chromium"] = _in_chromium(options.chromium, options.rounds, built, peer)
+        engines["Chromium"] = partial(_in_chromium, options.chromium)
+    counts = [int(text) for text in options.threads.split(",")]
+    result["engines"] = {
+        name: _measured(partial(run, built, peer), counts, options.rounds, peer is not None)
+        for name, run in engines.items()
+    }
     if peer:
         described = json.loads((options.onnxruntime_web / "package.json").read_text())
         result["onnxruntime-web"] = described["version"]
@@ -87,11 +98,35 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _in_node(rounds: int, cells: list[dict[str, Any]], peer: Path | None) -> dict[str, Any]:
+def _measured(
+    run: Callable[[dict[str, Any]], dict[str, Any]], counts: list[int], rounds: int, peer: bool
+) -> dict[str, Any]:
+    """Rows of an engine, whose processes `run` starts with further settings."""
+    names = [_OURS, _THEIRS] if peer else [_OURS]
+    found: dict[str, Any] = {"rows": []}
+    for threads in counts:
+        several = threads > 1
+        turns = [[name] for _ in range(_TURNS) for name in names] if several else [names]
+        each = rounds // _TURNS if several else rounds
+        rows: list[dict[str, Any]] = []
+        for measured in turns:
+            said = run({"rounds": each, "threads": threads, "measured": measured})
+            found["version"] = said["version"]
+            rows = rows or [{**row, "milliseconds": {}} for row in said["rows"]]
+            for row, new in zip(rows, said["rows"], strict=True):
+                for name, values in new["milliseconds"].items():
+                    row["milliseconds"].setdefault(name, []).extend(values)
+        found["rows"] += rows
+    return found
+
+
+def _in_node(
+    cells: list[dict[str, Any]], peer: Path | None, further: dict[str, Any]
+) -> dict[str, Any]:
     """What the script says in Node.js."""
     files = [{**cell, **{name: cell[name].as_uri() for name in _FILES}} for cell in cells]
     runtime = (peer / "ort.node.min.mjs").as_uri() if peer else ""
-    settings = {"rounds": rounds, "runtime": runtime, "cells": files}
+    settings = {**further, "runtime": runtime, "cells": files}
     command = ["node", str(_SCRIPT), json.dumps(settings)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return dict(json.loads(done.stdout))
@@ -119,7 +154,7 @@ class _Site(SimpleHTTPRequestHandler):
 
 
 def _in_chromium(
-    browser: str, rounds: int, cells: list[dict[str, Any]], peer: Path | None
+    browser: str, cells: list[dict[str, Any]], peer: Path | None, further: dict[str, Any]
 ) -> dict[str, Any]:
     """What the script says in a page."""
     results: queue.Queue[bytes] = queue.Queue()
@@ -137,7 +172,7 @@ def _in_chromium(
         if peer:
             (site / "peer").symlink_to(peer)
         runtime = "./peer/ort.wasm.min.mjs" if peer else ""
-        settings = {"rounds": rounds, "runtime": runtime, "cells": served}
+        settings = {**further, "runtime": runtime, "cells": served}
         (site / "settings.json").write_text(json.dumps(settings))
         handler = partial(_Site, directory=str(site), results=results)
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -174,20 +209,21 @@ def _built(cell: Cell, cache: Path, peer: bool) -> dict[str, Any]:
 def _text(result: dict[str, Any], cells: list[dict[str, Any]]) -> str:
     rows = []
     for engine, measured in result["engines"].items():
-        for row, cell in zip(measured["rows"], cells, strict=True):
+        for row, cell in zip(measured["rows"], itertools.cycle(cells), strict=False):
             for name, values in row["milliseconds"].items():
-                ours = name == "ibert_tvm"
+                ours = name == _OURS
                 code = Path(cell["package"], "model.wasm").stat().st_size if ours else 0
                 shown = f"{code / 1024:.0f} KiB" if code else ""
                 times = (f"{min(values):.2f}", f"{statistics.median(values):.2f}")
-                rows.append((engine, f"{row['batch']}x{row['seqLen']}", name, *times, shown))
+                sizes = f"{row['batch']}x{row['seqLen']}"
+                rows.append((engine, sizes, str(row["threads"]), name, *times, shown))
     engines = [f"{name} {one['version']}" for name, one in result["engines"].items()]
     if peer := result.get("onnxruntime-web"):
         engines.append(f"onnxruntime-web {peer}, INT8")
-    head = ("engine", "cell", "runtime", "minimum, ms", "median, ms", "model.wasm")
+    head = ("engine", "cell", "threads", "runtime", "minimum, ms", "median, ms", "model.wasm")
     return "\n".join(
         [
-            "# MiniLM in Node.js and browsers, one thread",
+            "# MiniLM in Node.js and browsers",
             "",
             *machine_lines(result),
             f"- {'; '.join(engines)}",

@@ -13,7 +13,7 @@
  * where rows without a token are skipped, equal shares would be unequal work.
  *
  * In WebAssembly the threads are workers, which a page starts and which call `serve`. There is one
- * caller, which a browser may not let sleep.
+ * caller, which may be one that browsers do not let sleep.
  *
  * Kernels hold no floating point, and neither does this: it is compiled without its registers.
  */

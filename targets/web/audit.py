@@ -18,6 +18,7 @@ from .opcodes import IMMEDIATES, PLAIN, PREFIXES
 _INTEGERS = frozenset({"i32", "i64", "v128"})
 _FUNCTION_TYPE = 0x60
 _UNKNOWN = "no instruction"
+_LONGEST_CHAIN = 16
 SHARED, UNSHARED = 3, 1
 """Flags of a memory with a greatest size, which workers can share or cannot."""
 
@@ -137,6 +138,22 @@ def _instructions(body: Reader) -> Iterator[Instruction]:
         yield Instruction(start, name, operands, text=f"{name} {operands}".rstrip())
 
 
+def stack_bytes(module: Module) -> int:
+    """Bytes of the stack that a chain of calls may take, of up to 16 functions without recursion.
+
+    Functions begin with their frame: the stack's pointer, less a number.
+    """
+    frames = [0]
+    for function in module.functions:
+        code = function.instructions
+        for pointer, size, change in zip(code, code[1:], code[2:], strict=False):
+            names = (pointer.mnemonic, size.mnemonic, change.mnemonic)
+            if names == ("global.get", "i32.const", "i32.sub") and pointer.operands == "0":
+                frames.append(int(size.operands))
+                break
+    return sum(sorted(frames)[-_LONGEST_CHAIN:])
+
+
 def audit_module(
     path: Path,
     description: TargetDescription,
@@ -163,8 +180,8 @@ def audit_module(
     """
     module = Module(path.read_bytes(), path.name)
     findings = list(module.findings)
-    memories = [one for one in module.imports if one.limits is not None]
-    if [(one.module, one.name, *one.limits[:1]) for one in memories] != [("env", "memory", SHARED)]:
+    memories = [(one.module, one.name, one.limits[0]) for one in module.imports if one.limits]
+    if memories != [("env", "memory", SHARED)]:
         findings.append("its memory is not one that workers can share")
     findings += (
         f"it imports the {one.kind} {one.module}.{one.name}"

@@ -187,7 +187,7 @@ class Model {
     await Promise.all(
       this.#workers.map((worker, index) => {
         const stack = (pages + (index + 1) * stackPages) * PAGE_BYTES;
-        worker.postMessage({ module, memory, index, stack });
+        worker.postMessage({ module, memory, index, stack, room: MODEL.room.message });
         return answer(worker, (why) => this.#end(`a worker failed: ${why}`));
       }),
     );

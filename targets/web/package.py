@@ -41,7 +41,7 @@ from ..emulation import find_emulator
 from ..library_audit import LibraryAudit
 from ..linking import PARALLEL, Tools
 from ..weights import WEIGHTS_FILE, write_weights
-from .audit import SHARED, UNSHARED, Module, audit_module
+from .audit import SHARED, UNSHARED, Module, audit_module, stack_bytes
 
 if TYPE_CHECKING:
     from ..aot.model import BareModel
@@ -97,7 +97,7 @@ _FOLDER = Path(__file__).parent
 _SCRIPTS = ("index.js", "worker.js", "index.d.ts")
 _CFLAGS = ("-O2", "-std=c99", "-ffreestanding", "-fno-strict-aliasing", "-Wall", "-Wextra")
 STACK_BYTES = 128 * 1024
-"""At the start of the memory, so that a deeper stack ends in a trap. Workers' lie behind its end."""
+"""At the start of the memory, so that a deeper stack ends in a trap; of workers behind its end."""
 MOST_THREADS = 16
 _DATA = ("inputs", "outputs", "weights", "message", "__stack_pointer")
 _THREADS = ("share", "serve", "abandon")
@@ -168,6 +168,13 @@ def write_web_package(
             todo="this is a defect of the compiler: please report it",
         )
     module = Module((folder / MODULE).read_bytes())
+    if (needed := stack_bytes(module)) > STACK_BYTES:
+        raise TargetError(
+            "the kernels of the model need too much of the stack",
+            where=f"target {description.name!r}",
+            why=f"threads have {STACK_BYTES} bytes, and calls may take {needed}",
+            todo="report this model; fewer tokens may take less",
+        )
     write_weights(bare.weights, bare.parameters, bare.weight_bytes, folder)
     verified = _verified(bare, module, room, audit)
     use = memory_use(bare, verified)

@@ -2,15 +2,15 @@
 const browser = globalThis.WorkerGlobalScope !== undefined;
 const port = browser ? globalThis : (await import("node:worker_threads")).parentPort;
 
-port.onmessage = ({ data: { module, memory, index, stack } }) => {
+port.onmessage = ({ data: { module, memory, index, stack, room } }) => {
   const { exports } = new WebAssembly.Instance(module, { env: { memory } });
   exports.__stack_pointer.value = stack;
   port.postMessage("ready");
   try {
     exports.serve(index); // until it is ended, or fails
   } catch (error) {
-    const place = new Uint8Array(memory.buffer, exports.message.value, 256);
-    place.set(new TextEncoder().encode(String(error)).subarray(0, place.length));
+    const place = new Uint8Array(memory.buffer, exports.message.value, room);
+    place.set(new TextEncoder().encode(String(error)).subarray(0, room));
     exports.abandon();
   }
 };

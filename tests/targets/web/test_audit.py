@@ -11,7 +11,7 @@ import pytest
 
 from ibert_tvm.common.errors import TargetError
 from ibert_tvm.targets import get_target
-from ibert_tvm.targets.web.audit import audit_module
+from ibert_tvm.targets.web.audit import Module, audit_module, stack_bytes
 from ibert_tvm.targets.web.opcodes import PLAIN, PREFIXES
 from tests.arm.tools import needs
 
@@ -90,6 +90,23 @@ def test_a_module_of_integers_has_no_findings(tmp_path: Path) -> None:
 )
 def test_what_compiled_models_do_not_have(content: bytes, found: str, tmp_path: Path) -> None:
     assert found in findings(content, tmp_path)
+
+
+def test_frames_of_a_chain_of_calls_add_up() -> None:
+    def frame(size: bytes) -> bytes:
+        code = b"\0\x23\0\x41" + size + b"\x6b\x22\0\x0b"  # the stack's pointer, less a number
+        return bytes([len(code)]) + code
+
+    frames = [b"\xc0\0"] * 15 + [b"\x80\x80\x04"] + [b"\x20"] * 9  # 64, 65536, 32
+    code = bytes([len(frames)]) + b"".join(map(frame, frames))
+    assert len(code) < 300
+    sections = {**SECTIONS, FUNCTION: bytes([len(frames), *[0] * len(frames)])}
+    content = HEADER + b"".join(
+        bytes([number, len(part)]) + part for number, part in sorted(sections.items())
+    )
+    content += bytes([CODE, len(code) & 0x7F | 0x80, len(code) >> 7]) + code
+    assert stack_bytes(Module(content)) == 65536 + 15 * 64
+    assert stack_bytes(Module(module())) == 0
 
 
 def test_a_damaged_module_is_refused_or_found(tmp_path: Path) -> None:

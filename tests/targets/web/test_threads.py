@@ -35,7 +35,8 @@ async function pool(threads, sleeps = true, patience = 60000) {
   const workers = Array.from({ length: threads - 1 }, () => new Worker("./worker.js"));
   await Promise.all(
     workers.map((worker, index) => {
-      worker.postMessage({ module, memory, index, stack: (63 - index) * 65536 });
+      const stack = (63 - index) * 65536;
+      worker.postMessage({ module, memory, index, stack, room: 256 });
       return new Promise((resolve) => worker.on("message", resolve));
     }),
   );
