@@ -244,7 +244,7 @@ class TargetDescription:
     @property
     def runtimes(self) -> tuple[str, ...]:
         """What a compiled model can be run by, the default first; see `Linux.runtimes`."""
-        return self.machine.runtimes if self.gpu is None else ("tvm",)
+        return self.machine.runtimes if self.gpu is None else ("tvm", "none")
 
     @property
     def toolchain(self) -> Toolchain | None:

@@ -120,13 +120,6 @@ def check_runtime(description: TargetDescription, runtime: str | None) -> str:
             why="a compiled model is run by TVM's runtime, or by none",
             todo=f"use one of: {', '.join(description.runtimes)}",
         )
-    if description.gpu is not None:
-        raise TargetError(
-            what=f"no runtime {runtime!r} for target {description.name!r}",
-            where="--runtime",
-            why="TVM's runtime loads the device code of a library and starts its kernels",
-            todo="leave --runtime out, or compile for a processor",
-        )
     raise TargetError(
         what=f"no runtime {runtime!r} for target {description.name!r}",
         where="--runtime",

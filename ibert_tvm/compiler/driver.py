@@ -361,6 +361,7 @@ def compile(
     from ibert_tvm.targets.aot import ShapeSpec, compile_bare, portable_description
     from ibert_tvm.targets.aot.compile import arena_bytes
     from ibert_tvm.targets.build import build_executable, build_for_gpu
+    from ibert_tvm.targets.cuda.standalone import compile_for_driver
 
     shapes = check_shapes(shapes, quantized)
     description = get_target(target)
@@ -370,7 +371,7 @@ def compile(
     if external_weights:
         _check_external(external_weights, description)
     _check_fetch_buffer(fetch_buffer, external_weights)
-    if _checked_form(emit, runtime) == "c":
+    if _checked_form(emit, runtime, description) == "c":
         description = portable_description(description)
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
     tuned = None
@@ -417,6 +418,11 @@ def compile(
 
                 text = text_sources(quantized, interface)
             apart = (external_weights, fetch_buffer)
+        if runtime == "none" and description.gpu is not None:
+            on_device = (module, parameters, description, interface, text, dump.folder)
+            bare = compile_for_driver(*on_device)
+            on_gpu = {"cuda": bare.device.report} if bare.device is not None else {}
+        elif runtime == "none":
             bare = compile_bare(module, parameters, description, interface, threads, text, *apart)
 
             def arena_at(tokens: int) -> int:
@@ -431,9 +437,9 @@ def compile(
             built = build_for_gpu(module, description, dump.folder)
             executable, device = built.executable, built.device
             on_gpu = {"cuda": built.report}
-            metadata |= on_gpu
         else:
             executable = build_executable(module, description)
+    metadata |= on_gpu
     report = {
         "integer_only": lowered.checked,
         "seconds": seconds,
@@ -452,7 +458,7 @@ def compile(
     return CompiledModel(executable, parameters, metadata, description, report, bare, device)
 
 
-def _checked_form(emit: str, runtime: str) -> str:
+def _checked_form(emit: str, runtime: str, description: TargetDescription) -> str:
     """Form of the kernels; C only where there is a C interface."""
     check_choice("form", emit, ("objects", "c"), "kernels are objects or C")
     if emit == "c" and runtime != "none":
@@ -460,6 +466,12 @@ def _checked_form(emit: str, runtime: str) -> str:
             "kernels as C sources cannot be run by TVM's runtime",
             why="it calls functions of another form",
             todo="compile with runtime none",
+        )
+    if emit == "c" and description.gpu is not None:
+        raise UsageError(
+            "kernels of a GPU cannot be written as C sources",
+            why=f"{description.name} runs machine code that nvcc makes",
+            todo="leave the form out, or compile for a processor",
         )
     return emit
 

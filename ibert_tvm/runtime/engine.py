@@ -7,6 +7,7 @@ an engine. `ibert_tvm.runtime.loading` chooses one of
 * `ibert_tvm.runtime.tvm_engine.TvmEngine`: TVM's virtual machine, on this machine's processor;
 * `ibert_tvm.runtime.cuda_engine.CudaEngine`: one CUDA graph per call, on a GPU;
 * `ibert_tvm.runtime.plain_engine.PlainEngine`: plain C functions, without a runtime;
+* `ibert_tvm.runtime.plain_gpu_engine.PlainGpuEngine`: the same on a GPU, with the driver alone;
 * `ibert_tvm.runtime.emulated_engine.EmulatedEngine`: the same, under an emulator of their target;
 
 and `ibert_tvm.runtime.remote_engine.load_remote` gives a `RemoteEngine`, a board.

@@ -66,6 +66,10 @@ def load_engine(
     _check_machine(metadata)
     if device.kind == "cuda":
         _check_unthreaded(metadata, num_threads)
+        if metadata.runtime == "none":
+            from .plain_gpu_engine import PlainGpuEngine
+
+            return PlainGpuEngine(metadata, device.index)
         from .cuda_engine import CudaEngine
 
         return CudaEngine(metadata, device.index)

@@ -21,9 +21,9 @@ from .metadata import FunctionRecord, LibraryMetadata, ParameterRecord
 from .thread_pool import thread_pool
 from .threads import concurrent_calls
 
-_ABI_VERSION = 3
+ABI_VERSION = 3
 # A context of this version is smaller (docs/c-api.md); its members are private.
-_CONTEXT_BYTES = 256
+CONTEXT_BYTES = 256
 Hook: TypeAlias = Callable[[object, int, int], int]
 _HOOK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32)
 
@@ -82,6 +82,17 @@ class PlainEngine(ObservableEngine):
         """As `Engine.create_context`: an arena of the size that the largest function needs."""
         return PlainContext(self)
 
+    def attach(self, owner: object, memory: np.ndarray) -> None:
+        """Say where the kernels of a context run, which was just prepared.
+
+        Parameters
+        ----------
+        owner
+            What the context lives as long as.
+        memory
+            The context.
+        """
+
     def check(self, status: int) -> None:
         """Raise an error for what a function of the library returned, unless it is 0."""
         if status != 0:
@@ -103,11 +114,12 @@ class PlainContext:
         size = max(function.arena_bytes for function in engine.metadata.functions)
         # An array without entries starts anywhere, and an arena of no bytes needs an address too.
         self._arena = aligned_zeros((max(size, 1),), "uint8")
-        self._memory = aligned_zeros((_CONTEXT_BYTES,), "uint8")
+        self._memory = aligned_zeros((CONTEXT_BYTES,), "uint8")
         self._address = self._memory.ctypes.data
         arena = self._arena.ctypes.data
-        status = engine.init(self._address, _ABI_VERSION, engine.fingerprint, arena, size)
+        status = engine.init(self._address, ABI_VERSION, engine.fingerprint, arena, size)
         engine.check(status)
+        engine.attach(self, self._memory)
         self._calls: dict[str, _Call] = {}
 
     def inputs(self, function: FunctionRecord) -> Mapping[str, np.ndarray]:

@@ -22,6 +22,7 @@ from .fetch import Image
 from .graph import Graph, PlacedGraph, place_values, read_function
 from .header import (
     ABI_VERSION,
+    DEVICE_STATUSES,
     STATUSES,
     External,
     Sizes,
@@ -65,6 +66,8 @@ class Program:
         In the order of the parameters.
     external
         Those that are not in the program; None if all are.
+    device
+        Whether kernels run on a GPU, by `model.DeviceProgram`.
     """
 
     interface: Interface
@@ -72,6 +75,7 @@ class Program:
     kernels: dict[str, BareKernel]
     weights: tuple[Weight, ...]
     external: External | None = None
+    device: bool = False
 
 
 def driver_text(program: Program) -> str:
@@ -89,7 +93,8 @@ def driver_text(program: Program) -> str:
     """
     interface = program.interface
     inputs, outputs = tensor_identifiers(interface)
-    called = dict.fromkeys(call.kernel for g in program.graphs for call in g.graph.calls)
+    calls = [] if program.device else [call for g in program.graphs for call in g.graph.calls]
+    in_use = set() if program.device else _weights_in_use(program)
     ranged = {spec.dtype for spec in interface.inputs if (spec.low, spec.high) != (None, None)}
     text = rendered(
         _DRIVER,
@@ -99,18 +104,19 @@ def driver_text(program: Program) -> str:
         weights=[
             weight
             for weight in program.weights
-            if weight.index in _weights_in_use(program) and not weight.external
+            if weight.index in in_use and not weight.external
         ],
         external=program.external,
         fetched=program.external is not None and program.external.fetch_bytes,
         by_rows=any(fetch.tables for one in program.graphs for fetch in one.fetches.values()),
-        kernels=[program.kernels[name] for name in called],
+        kernels=[program.kernels[name] for name in dict.fromkeys(c.kernel for c in calls)],
         shapes=[
             _shape(program, function, placed)
             for function, placed in zip(interface.functions, program.graphs, strict=True)
         ],
         checked=sorted(ranged),
-        statuses=STATUSES,
+        statuses=DEVICE_STATUSES if program.device else STATUSES,
+        device=program.device,
         prototype=function_prototype,
         item_size=item_size,
     )
@@ -133,6 +139,9 @@ def _weights_in_use(program: Program) -> set[int]:
 def _shape(program: Program, function: ShapeSpec, placed: PlacedGraph) -> Mapping[str, object]:
     """What the template says of one shape: its kernel calls, and outputs that are copied."""
     graph = placed.graph
+    sizes = {"batch": function.batch, "seq_len": function.seq_len}
+    if program.device:
+        return {**sizes, "suffix": shape_suffix(**sizes), "steps": graph.calls}
     steps = [
         {
             "kernel": program.kernels[call.kernel],
@@ -158,7 +167,6 @@ def _shape(program: Program, function: ShapeSpec, placed: PlacedGraph) -> Mappin
         }
         for value, output in placed.copies
     ]
-    sizes = {"batch": function.batch, "seq_len": function.seq_len}
     return {
         **sizes,
         "suffix": shape_suffix(**sizes),
@@ -351,8 +359,8 @@ def compile_bare(
         (shape.batch, shape.seq_len): graph.arena.nbytes
         for shape, graph in zip(interface.functions, placed, strict=True)
     }
-    fingerprint = _fingerprint(interface, alignment, arena, parameters, external, given)
-    sizes = Sizes(alignment, arena, weight_bytes, fingerprint, given)
+    identity = fingerprint(interface, alignment, arena, parameters, external, given)
+    sizes = Sizes(alignment, arena, weight_bytes, identity, given)
     title = f"An integer-only model, compiled for {description.name}."
     return BareModel(
         interface=interface,
@@ -490,7 +498,7 @@ def _outside(
     return found
 
 
-def _fingerprint(
+def fingerprint(
     interface: Interface,
     alignment: int,
     arena: Mapping[tuple[int, int], int],
@@ -498,7 +506,17 @@ def _fingerprint(
     external: str,
     given: External | None,
 ) -> int:
-    """64 bits of all that a header says, and of the weights."""
+    """64 bits of all that a header says, and of the weights.
+
+    Parameters
+    ----------
+    interface, alignment, arena
+        As of `header.Sizes`.
+    parameters
+        Weights by name.
+    external, given
+        Those that are not in the program.
+    """
     digest = hashlib.sha256(
         repr((ABI_VERSION, interface, alignment, sorted(arena.items()))).encode()
     )

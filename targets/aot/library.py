@@ -14,6 +14,7 @@ from pathlib import Path
 from ibert_tvm.common.files import marked
 from ibert_tvm.common.strict_json import JsonObject
 
+from ..blob import write_blob
 from ..description import TargetDescription
 from ..library_check import LibraryCheck, check_library
 from ..linking import (
@@ -37,6 +38,9 @@ from .weights import weights_assembly
 HEADER = marked("a header that `ibert compile` wrote", GENERATED.encode())
 _DATA_SYMBOLS = ("ibert_metadata", "ibert_weights")
 _NAME = "model.so"
+DEVICE_CODE = "ibert_device_code"
+"""Symbol of the machine code of a GPU's kernels."""
+_DEVICE_FUNCTIONS = ("device_report", "release", "set_device")
 
 _FUNCTIONS = (
     *("abi_version", "find_shape", "fingerprint", "get_shape", "init", "input", "num_shapes"),
@@ -75,6 +79,7 @@ def api_functions(model: BareModel) -> tuple[str, ...]:
     further = (
         *text_functions(model.text.report if model.text else None),
         *weight_functions(model.external),
+        *(_DEVICE_FUNCTIONS if model.device else ()),
     )
     return declared_functions(model.interface.prefix, symbols, further)
 
@@ -106,6 +111,7 @@ def exported_symbols(model: BareModel, description: TargetDescription) -> tuple[
     return (
         *api_functions(model),
         *_DATA_SYMBOLS,
+        *([DEVICE_CODE] if model.device else ()),
         *([*threads, LAUNCH] if model.threads else ()),
         *(_BOARD_FUNCTIONS if _has_server(model, description) else ()),
     )
@@ -218,7 +224,12 @@ def _link(
         tools.compile(assembling, work, "cannot assemble the weights")
         flags = [*_DRIVER_FLAGS, f"-D{prefix.upper()}_SHARED_LIBRARY"]
         flags += description.machine.general_registers
-        sources = ("driver.c", *(model.text.sources if model.text else ()))
+        sources = tuple(_c_sources(model))
+        if model.device is not None:
+            assembly = write_blob(model.device.image, DEVICE_CODE, work)
+            objects.append("device_code.o")
+            assembling = ["-c", assembly.name, "-o", objects[-1]]
+            tools.compile(assembling, work, "cannot assemble the device code")
         for source in sources:
             compiling = ["-c", *flags, source, "-o", f"{source[:-2]}.o"]
             tools.compile(compiling, work, f"cannot compile {source}")
@@ -234,8 +245,9 @@ def _link(
         linking = [
             # Every model has its own threads, whatever else is linked into a program.
             *("-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", _NAME),
-            "-pthread" if model.threads else "-nostartfiles",
+            "-pthread" if model.threads or model.device else "-nostartfiles",
             *("weights.o", *objects),
+            *(["-ldl"] if model.device else []),
             *("-Wl,--version-script=exports.map", "-Wl,--gc-sections", "-Wl,--as-needed"),
             *("-Wl,-z,defs", *PROTECTED),
             *(f"-Wl,--undefined={name}" for name in _DATA_SYMBOLS),
@@ -245,6 +257,15 @@ def _link(
         check = check_library(work / _NAME, description, symbols, required=require_load)
         seal_library(work / _NAME)
         return check
+
+
+def _c_sources(model: BareModel) -> dict[str, str]:
+    """Generated sources by name."""
+    return {
+        "driver.c": model.driver_c,
+        **({"device.c": model.device.source} if model.device else {}),
+        **(model.text.sources if model.text else {}),
+    }
 
 
 def _further_sources(model: BareModel, description: TargetDescription) -> list[Path]:
@@ -264,10 +285,7 @@ def _write_sources(
     assembly += METADATA_ASSEMBLY.read_text(encoding="utf-8")
     (folder / "weights.s").write_text(assembly, encoding="utf-8")
     (folder / f"{model.interface.prefix}_model.h").write_text(model.header, encoding="utf-8")
-    for name, source in {
-        "driver.c": model.driver_c,
-        **(model.text.sources if model.text else {}),
-    }.items():
+    for name, source in _c_sources(model).items():
         (folder / name).write_text(source, encoding="utf-8")
     for path in _further_sources(model, description):
         (folder / path.name).write_bytes(path.read_bytes())

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import tvm
 
+from ibert_tvm.common.strict_json import JsonObject
+
 from ..weights import Weight
 from .c_text import c_type
 from .interface import Interface, item_size
@@ -181,6 +183,25 @@ class TextSources:
 
 
 @dataclass(frozen=True)
+class DeviceProgram:
+    """What a GPU runs in the place of kernels in C.
+
+    Attributes
+    ----------
+    source
+        C that launches it; includes the header, and its names begin with the model's prefix.
+    image
+        Machine code, under the symbol ``ibert_device_code``.
+    report
+        What the library says of it, as of `ibert_tvm.targets.build.GpuBuild`.
+    """
+
+    source: str
+    image: bytes = field(repr=False)
+    report: JsonObject
+
+
+@dataclass(frozen=True)
 class BareModel:
     """A program without runtime, ready to be linked.
 
@@ -225,6 +246,8 @@ class BareModel:
         Bytes of weights that may be fetched at once, as was asked for; None for few.
     largest_fetch
         Bytes of the largest piece of weights that is fetched; 0 if none are.
+    device
+        What runs on a GPU; None where kernels run on the processor.
     arena_at
         Bytes of the arena of one sequence, by its tokens; None where nothing can tell.
     """
@@ -248,6 +271,7 @@ class BareModel:
     external_content: bytes = field(default=b"", repr=False)
     fetch_buffer: int | None = None
     largest_fetch: int = 0
+    device: DeviceProgram | None = None
     arena_at: Callable[[int], int] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -265,7 +289,9 @@ class BareModel:
         """Sizes for people, in bytes but for the number of kernels; of arenas by function."""
         return {
             "arena_bytes": {function.name: function.arena_bytes for function in self.functions},
-            "largest_workspace_bytes": max(kernel.workspace_bytes for kernel in self.kernels),
+            "largest_workspace_bytes": max(
+                (kernel.workspace_bytes for kernel in self.kernels), default=0
+            ),
             "kernels": len(self.kernels),
             "kernel_code_bytes": sum(kernel.code_bytes for kernel in self.kernels),
             "weight_bytes": self.weight_bytes,

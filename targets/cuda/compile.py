@@ -29,6 +29,7 @@ from .audit import (
     spilling_kernels,
 )
 from .constant_moves import move_constants
+from .driver import OLDEST_DRIVER, NeededDriver
 from .nvcc import compile_images
 from .sass import code_bytes, functions
 from .toolchain import CudaToolchain, find_cuda_toolchain
@@ -67,14 +68,17 @@ class DeviceCode:
         For the library's metadata: ``compiler``, ``architectures``, ``ptx`` (whether it holds code
         that only a driver will compile), ``image_bytes``, per architecture ``code_bytes`` and
         ``constant_moves`` (how many were written anew, see
-        `ibert_tvm.targets.cuda.constant_moves`), ``launches`` of device kernels by name, and
+        `ibert_tvm.targets.cuda.constant_moves`), ``driver`` (the oldest that loads it), ``launches`` of device kernels by name, and
         ``kernels``, what the audit found in each.
+    needed
+        The oldest driver that loads it.
     """
 
     image: bytes
     source: str
     audits: tuple[KernelAudit, ...] = ()
     report: JsonObject = field(default_factory=dict)
+    needed: NeededDriver = OLDEST_DRIVER
 
 
 @contextlib.contextmanager
@@ -165,8 +169,10 @@ def compile_device_code(
         made = _machine_code(source, description, toolchain, roles, dump)
     check_kernels(made.audits, roles, description.name)
     check_memory(made.audits, launches, gpu, description.name)
+    needed = NeededDriver.of(toolchain.version)
     report = {
-        "compiler": f"nvcc {'.'.join(map(str, toolchain.version))}",
+        "compiler": toolchain.title,
+        "driver": needed.to_json(),
         "architectures": list(gpu.architectures),
         "ptx": gpu.ptx,
         "image_bytes": len(made.image),
@@ -175,7 +181,7 @@ def compile_device_code(
         "launches": {name: launch.to_json() for name, launch in launches.items()},
         "kernels": [audit.to_json() for audit in made.audits],
     }
-    return DeviceCode(made.image, generated, made.audits, report)
+    return DeviceCode(made.image, generated, made.audits, report, needed)
 
 
 @dataclass(frozen=True)

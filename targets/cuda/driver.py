@@ -13,7 +13,40 @@ _LIBRARY = "libcuda.so.1"
 _NAME_BYTES = 256
 # CUdevice_attribute
 _MAJOR, _MINOR = 75, 76
-_INSTALL = "install NVIDIA's driver, 580 or newer"
+_INSTALL = "install NVIDIA's driver, 580 or newer (525 for libraries of CUDA 12)"
+
+
+@dataclass(frozen=True)
+class NeededDriver:
+    """The oldest driver that loads the machine code of a version of CUDA.
+
+    Attributes
+    ----------
+    cuda
+        What the driver has to serve: the first version with the same major number, because later
+        ones make the same format.
+    """
+
+    cuda: tuple[int, int]
+
+    @staticmethod
+    def of(version: tuple[int, int]) -> NeededDriver:
+        """That for machine code of a compiler of some version."""
+        return NeededDriver((version[0], 0))
+
+    def to_json(self) -> dict[str, object]:
+        """``cuda`` as text, and the ``series`` of the driver, 0 if it is not known."""
+        return {"cuda": ".".join(map(str, self.cuda)), "series": _SERIES.get(self.cuda[0], 0)}
+
+    def __str__(self) -> str:
+        series = _SERIES.get(self.cuda[0])
+        of = f"of series {series} or later" if series else "that is newer"
+        return f"a driver {of} (CUDA {self.cuda[0]}.{self.cuda[1]})"
+
+
+# CUDA's release notes, "CUDA Toolkit and Minimum Required Driver Versions", by major version.
+_SERIES = {12: 525, 13: 580}
+OLDEST_DRIVER = NeededDriver((12, 0))
 
 
 @dataclass(frozen=True)

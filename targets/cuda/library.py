@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ibert_tvm.common.errors import TargetError
 from ibert_tvm.common.strict_json import JsonObject
 
+from ..aot.library import DEVICE_CODE
 from ..elf import opened
 from .audit import KernelAudit, KernelRole, disassemble, read_kernels
 from .packing import image_of
@@ -153,7 +154,11 @@ def audit_device_code(path: Path, report: JsonObject, target: str) -> DeviceAudi
     }
     architectures = [str(name) for name in report["architectures"]]
     try:
-        found = entries(image_of(_modules(path)))
+        standalone = _content(path, DEVICE_CODE)
+        modules = _content(path, _MODULES)
+        if standalone is None and modules is None:
+            raise ValueError(f"the library has neither {DEVICE_CODE} nor {_MODULES}")
+        found = entries(image_of(modules or b"") if standalone is None else standalone)
         machine = [entry for entry in found if not entry.is_ptx]
         portable = [entry for entry in found if entry.is_ptx]
         _check_entries(machine, portable, architectures, bool(report.get("ptx")))
@@ -171,7 +176,7 @@ def audit_device_code(path: Path, report: JsonObject, target: str) -> DeviceAudi
         there = {audit.name for audit in audits}
         missing = sorted({str(name) for name in report.get("launches", ())} - there)
         findings += [f"{architecture}: no code of kernel {name}" for name in missing]
-    outside = []
+    outside = [] if standalone is None else ["libcuda.so.1, the driver, which it opens"]
     for entry in portable:
         findings += _portable_findings(entry)
         outside.append(
@@ -181,12 +186,12 @@ def audit_device_code(path: Path, report: JsonObject, target: str) -> DeviceAudi
     return DeviceAudit(len(roles), counts, tuple(findings), tuple(outside))
 
 
-def _modules(path: Path) -> bytes:
-    """What TVM finds under the name of a library's modules."""
+def _content(path: Path, symbol: str) -> bytes | None:
+    """What lies under a symbol of a library; None if it has none of that name."""
     with opened(path) as elf:
-        found = elf.get_section_by_name(".dynsym").get_symbol_by_name(_MODULES)
+        found = elf.get_section_by_name(".dynsym").get_symbol_by_name(symbol)
         if not found or found[0]["st_shndx"] == "SHN_UNDEF":
-            raise ValueError(f"the library has no {_MODULES}")
+            return None
         section = elf.get_section(found[0]["st_shndx"])
         start = found[0]["st_value"] - section["sh_addr"]
         return section.data()[start : start + found[0]["st_size"]]

@@ -15,21 +15,11 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..blob import write_blob
 from .compile import DeviceCode
 
 _LIBRARY, _CUDA = b"_lib", b"cuda"
 _SOURCE_FORMAT, _IMAGE_FORMAT = b"cuda", b"fatbin"
-
-_ASSEMBLY = """\
-    .section .rodata.{symbol},"a",%progbits
-    .balign 64
-    .globl {symbol}
-    .type {symbol}, %object
-{symbol}:
-    .incbin "modules.bin"
-    .size {symbol}, . - {symbol}
-    .section .note.GNU-stack,"",%progbits
-"""
 
 
 def write_modules(modules: bytes, device: DeviceCode, symbol: str, folder: Path) -> Path:
@@ -51,10 +41,7 @@ def write_modules(modules: bytes, device: DeviceCode, symbol: str, folder: Path)
     pathlib.Path
         The file.
     """
-    (folder / "modules.bin").write_bytes(with_image(modules, device))
-    path = folder / "modules.s"
-    path.write_text(_ASSEMBLY.format(symbol=symbol), encoding="utf-8")
-    return path
+    return write_blob(with_image(modules, device), symbol, folder)
 
 
 def with_image(modules: bytes, device: DeviceCode) -> bytes:

@@ -62,8 +62,13 @@ class CudaToolchain:
         """Numbers of the architectures that it compiles for, ascending: 75 for ``sm_75``."""
         return _architectures(self.nvcc)
 
+    @property
+    def title(self) -> str:
+        """The compiler and its version: ``nvcc 13.5``."""
+        return f"nvcc {'.'.join(map(str, self.version))}"
+
     def __str__(self) -> str:
-        return f"nvcc {'.'.join(map(str, self.version))} ({self.found}: {self.nvcc})"
+        return f"{self.title} ({self.found}: {self.nvcc})"
 
 
 def find_cuda_toolchain(target: str = "cuda", architectures: tuple[str, ...] = ()) -> CudaToolchain:

@@ -24,6 +24,7 @@ enum Code {
   kNoDevice = 100,
   kInvalidDevice = 101,
   kInvalidImage = 200,
+  kInvalidContext = 201,
   kNoBinaryForGpu = 209,
   kInvalidHandle = 400,
   kNotFound = 500,

@@ -1,4 +1,6 @@
-// The functions of libcuda.so.1 that TVM's CUDA runtime calls, with the signatures of cuda.h.
+// The functions of libcuda.so.1 that TVM's CUDA runtime and libraries without runtime call, with the
+// signatures of cuda.h.
+#include <cstdlib>
 #include <cstring>
 
 #include "check.h"
@@ -12,6 +14,11 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 constexpr int kMaxDynamicSharedBytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
+// Graphs are handed out as pointers to these.
+struct GraphHandle {
+  std::shared_ptr<Graph> graph;
+};
+
 struct LaunchConfig {  // CUlaunchConfig
   unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic_shared;
   void* stream;
@@ -19,13 +26,24 @@ struct LaunchConfig {  // CUlaunchConfig
   unsigned num_attributes;
 };
 
+// Contexts that the thread has made current, the last on top.
+thread_local std::vector<void*> current;
+
 }  // namespace
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
+#define STREAM(handle)                                            \
+  Stream* stream = device.stream(handle);                         \
+  if (stream == nullptr) return kInvalidHandle
 #define ENTER()                                                   \
   Device& device = Device::instance();                            \
   Lock lock(device.lock);                                         \
   if (const int code = device.enter(__func__)) return code
+
+// What the driver's own allocations, copies and graphs need, unlike those of CUDA's runtime.
+#define ENTER_CONTEXT() \
+  ENTER();              \
+  if (current.empty()) return kInvalidContext
 
 EXPORT int cuInit(unsigned) {
   ENTER();
@@ -111,6 +129,158 @@ EXPORT int cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, 
 }
 
 EXPORT int cuTensorMapEncodeTiled(...) { return kNotSupported; }
+
+// Of libraries without runtime. The primary context is the device.
+
+EXPORT int cuDriverGetVersion(int* version) {
+  ENTER();
+  const char* text = std::getenv("STAND_IN_GPU_DRIVER");
+  *version = text == nullptr ? 13000 : std::atoi(text);
+  return kSuccess;
+}
+
+EXPORT int cuDeviceGetCount(int* count) {
+  ENTER();
+  *count = device.count;
+  return kSuccess;
+}
+
+EXPORT int cuDeviceGet(int* found, int ordinal) {
+  ENTER();
+  *found = ordinal;
+  return ordinal >= 0 && ordinal < device.count ? kSuccess : kInvalidDevice;
+}
+
+EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
+  ENTER();
+  const int capability = static_cast<int>(device.properties.capability);
+  if (attribute != 75 && attribute != 76) return kInvalidValue;
+  *value = attribute == 75 ? capability / 10 : capability % 10;
+  return kSuccess;
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(void** context, int) {
+  ENTER();
+  *context = &device;
+  return kSuccess;
+}
+
+EXPORT int cuDevicePrimaryCtxRelease_v2(int) {
+  ENTER();
+  return kSuccess;
+}
+
+EXPORT int cuCtxPushCurrent_v2(void* context) {
+  ENTER();
+  current.push_back(context);
+  return kSuccess;
+}
+
+EXPORT int cuCtxPopCurrent_v2(void** context) {
+  ENTER();
+  if (current.empty()) return kInvalidContext;
+  *context = current.back();
+  current.pop_back();
+  return kSuccess;
+}
+
+EXPORT int cuMemAlloc_v2(uintptr_t* address, size_t size) {
+  ENTER_CONTEXT();
+  if (const int code = device.unsafe_call()) return code;
+  *address = size == 0 ? 0 : device.memory->allocate(size);
+  return *address != 0 ? kSuccess : size == 0 ? kInvalidValue : kMemoryAllocation;
+}
+
+EXPORT int cuMemFree_v2(uintptr_t address) {
+  ENTER_CONTEXT();
+  if (const int code = device.unsafe_call()) return code;
+  if (const int code = device.synchronize_all()) return code;
+  return device.memory->release(address) ? kSuccess : kInvalidValue;
+}
+
+EXPORT int cuMemHostAlloc(void** address, size_t size, unsigned) {
+  ENTER_CONTEXT();
+  return device.host_allocate(address, size);
+}
+
+EXPORT int cuMemFreeHost(void* address) {
+  ENTER_CONTEXT();
+  return device.host_free(address);
+}
+
+EXPORT int cuMemcpyHtoDAsync_v2(uintptr_t to, const void* from, size_t size, void* handle) {
+  ENTER_CONTEXT();
+  STREAM(handle);
+  return device.copy(reinterpret_cast<void*>(to), from, size, 1, stream);
+}
+
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, uintptr_t from, size_t size, void* handle) {
+  ENTER_CONTEXT();
+  STREAM(handle);
+  return device.copy(to, reinterpret_cast<const void*>(from), size, 2, stream);
+}
+
+EXPORT int cuStreamCreate(void** handle, unsigned flags) {
+  ENTER_CONTEXT();
+  *handle = device.create_stream(flags == 0);
+  return kSuccess;
+}
+
+EXPORT int cuStreamDestroy_v2(void* handle) {
+  ENTER_CONTEXT();
+  STREAM(handle);
+  return device.destroy_stream(stream);
+}
+
+EXPORT int cuStreamSynchronize(void* handle) {
+  ENTER_CONTEXT();
+  STREAM(handle);
+  return device.synchronize(stream);
+}
+
+EXPORT int cuStreamBeginCapture_v2(void* handle, int mode) {
+  ENTER_CONTEXT();
+  STREAM(handle);
+  return mode < 0 || mode > 2 ? kInvalidValue : device.begin_capture(stream, mode);
+}
+
+EXPORT int cuStreamEndCapture(void* handle, GraphHandle** graph) {
+  ENTER_CONTEXT();
+  STREAM(handle);
+  *graph = nullptr;
+  std::shared_ptr<Graph> captured;
+  if (const int code = device.end_capture(stream, captured)) return code;
+  *graph = new GraphHandle{captured};
+  return kSuccess;
+}
+
+EXPORT int cuGraphInstantiateWithFlags(GraphHandle** executable, GraphHandle* graph,
+                                       unsigned long long) {
+  ENTER_CONTEXT();
+  *executable = new GraphHandle{std::make_shared<Graph>(*graph->graph)};
+  return kSuccess;
+}
+
+EXPORT int cuGraphLaunch(GraphHandle* executable, void* handle) {
+  ENTER_CONTEXT();
+  STREAM(handle);
+  Operation operation;
+  operation.kind = Operation::kGraph;
+  operation.graph = executable->graph;
+  return device.submit(stream, std::move(operation));
+}
+
+EXPORT int cuGraphDestroy(GraphHandle* graph) {
+  ENTER_CONTEXT();
+  delete graph;
+  return kSuccess;
+}
+
+EXPORT int cuGraphExecDestroy(GraphHandle* executable) {
+  ENTER_CONTEXT();
+  delete executable;
+  return kSuccess;
+}
 
 // For tests.
 
