@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ..runtime.cuda_engine import CudaEngine
     from ..runtime.engine import ObservableEngine
     from ..runtime.metadata import FunctionRecord, KernelRecord
+    from ..runtime.plain_gpu_engine import PlainGpuEngine
     from ..runtime.remote_engine import RemoteContext, RemoteEngine
     from .ceiling import Ceiling
     from .latency import Batch
@@ -446,6 +447,14 @@ def describe_gpu(library: Library) -> dict[str, object]:
     dict
         ``device``, ``gpu`` (name), ``architecture`` and ``multiprocessors``.
     """
+    if library.metadata.runtime == "none":
+        plain = cast("PlainGpuEngine", library.engine)
+        return {
+            "device": plain.device,
+            "gpu": plain.gpu.name,
+            "architecture": f"sm_{plain.gpu.capability}",
+            "multiprocessors": plain.gpu.multiprocessors,
+        }
     engine = cast("CudaEngine", library.engine)
     return {
         "device": engine.device,
@@ -555,7 +564,7 @@ class Job:
         if self.per_layer:
             profile = measure_layers(library, batches[0], function.kernels, self.seconds)
             row["layers"] = profile.to_json(real == 1, ceiling)
-        if self.on_gpu:
+        if self.on_gpu and self.metadata.runtime == "tvm":
             row["gpu_ms"] = measure_gpu_time(library, function, self.seconds / 4)
         return row
 

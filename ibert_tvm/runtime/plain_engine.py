@@ -69,7 +69,7 @@ class PlainEngine(ObservableEngine):
         self.set_hook = self._function("set_hook", pointer, _HOOK, pointer)
 
     def _function(
-        self, name: str, *arguments: type, result: type = ctypes.c_int
+        self, name: str, *arguments: type, result: type | None = ctypes.c_int
     ) -> Callable[..., Any]:
         """A function of the library's interface, by its name without the model's prefix."""
         return self.library.function(f"{self.metadata.prefix}_{name}", *arguments, result=result)

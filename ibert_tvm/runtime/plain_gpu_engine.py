@@ -9,8 +9,11 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
+
+from ibert_tvm.targets.cuda.driver import FoundGpu, find_driver
 
 from ..common.errors import DeviceError
 from .buffers import aligned_zeros
@@ -41,6 +44,11 @@ class PlainGpuEngine(PlainEngine):
     index
         Number of the GPU.
 
+    Attributes
+    ----------
+    gpu
+        Its name, compute capability and multiprocessors, as the driver tells them.
+
     Raises
     ------
     DeviceError
@@ -61,6 +69,11 @@ class PlainGpuEngine(PlainEngine):
         address, fingerprint = memory.ctypes.data, self.fingerprint
         self.check(self.init(address, ABI_VERSION, fingerprint, arena.ctypes.data, arena.nbytes))
         self.attach(self, memory)
+
+    @cached_property
+    def gpu(self) -> FoundGpu:
+        """The GPU."""
+        return find_driver().gpus[self._index]
 
     def attach(self, owner: object, memory: np.ndarray) -> None:
         """As `PlainEngine.attach`: on the engine's GPU."""

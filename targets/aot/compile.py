@@ -102,9 +102,7 @@ def driver_text(program: Program) -> str:
         inputs=inputs,
         outputs=outputs,
         weights=[
-            weight
-            for weight in program.weights
-            if weight.index in in_use and not weight.external
+            weight for weight in program.weights if weight.index in in_use and not weight.external
         ],
         external=program.external,
         fetched=program.external is not None and program.external.fetch_bytes,

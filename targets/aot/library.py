@@ -230,10 +230,10 @@ def _link(
             objects.append("device_code.o")
             assembling = ["-c", assembly.name, "-o", objects[-1]]
             tools.compile(assembling, work, "cannot assemble the device code")
-        for source in sources:
-            compiling = ["-c", *flags, source, "-o", f"{source[:-2]}.o"]
-            tools.compile(compiling, work, f"cannot compile {source}")
-        objects += [f"{source[:-2]}.o" for source in sources]
+        for name in sources:
+            compiling = ["-c", *flags, name, "-o", f"{name[:-2]}.o"]
+            tools.compile(compiling, work, f"cannot compile {name}")
+        objects += [f"{name[:-2]}.o" for name in sources]
         names = (*THREAD_FUNCTIONS, "ibert_fingerprint", "ibert_init", "ibert_run")
         renamed = (f"-D{name}={name.replace('ibert', prefix, 1)}" for name in names)
         flags = [*THREAD_FLAGS, "-DIBERT_WITHOUT_RUNTIME", *renamed]

@@ -68,8 +68,8 @@ class DeviceCode:
         For the library's metadata: ``compiler``, ``architectures``, ``ptx`` (whether it holds code
         that only a driver will compile), ``image_bytes``, per architecture ``code_bytes`` and
         ``constant_moves`` (how many were written anew, see
-        `ibert_tvm.targets.cuda.constant_moves`), ``driver`` (the oldest that loads it), ``launches`` of device kernels by name, and
-        ``kernels``, what the audit found in each.
+        `ibert_tvm.targets.cuda.constant_moves`), ``driver`` (the oldest that loads it),
+        ``launches`` of device kernels by name, and ``kernels``, what the audit found in each.
     needed
         The oldest driver that loads it.
     """

@@ -12,8 +12,8 @@ from ..description import Gpu
 _LIBRARY = "libcuda.so.1"
 _NAME_BYTES = 256
 # CUdevice_attribute
-_MAJOR, _MINOR = 75, 76
-_INSTALL = "install NVIDIA's driver, 580 or newer (525 for libraries of CUDA 12)"
+_MULTIPROCESSORS, _MAJOR, _MINOR = 16, 75, 76
+_INSTALL = "install NVIDIA's driver, 580 or newer"
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,13 @@ class FoundGpu:
         As its vendor calls it.
     capability
         Compute capability: 75 for 7.5.
+    multiprocessors
+        How many it has.
     """
 
     name: str
     capability: int
+    multiprocessors: int
 
     def __str__(self) -> str:
         return f"{self.name} (sm_{self.capability})"
@@ -168,10 +171,13 @@ def _gpu(library: ctypes.CDLL, index: int) -> FoundGpu:
     _call(library, "cuDeviceGet", ctypes.byref(device), index)
     name = ctypes.create_string_buffer(_NAME_BYTES)
     _call(library, "cuDeviceGetName", name, _NAME_BYTES, device)
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    _call(library, "cuDeviceGetAttribute", ctypes.byref(major), _MAJOR, device)
-    _call(library, "cuDeviceGetAttribute", ctypes.byref(minor), _MINOR, device)
-    return FoundGpu(name.value.decode(errors="replace"), 10 * major.value + minor.value)
+    number = ctypes.c_int()
+    found = []
+    for attribute in (_MAJOR, _MINOR, _MULTIPROCESSORS):
+        _call(library, "cuDeviceGetAttribute", ctypes.byref(number), attribute, device)
+        found.append(number.value)
+    major, minor, multiprocessors = found
+    return FoundGpu(name.value.decode(errors="replace"), 10 * major + minor, multiprocessors)
 
 
 def _call(library: ctypes.CDLL, name: str, *arguments: object) -> None:

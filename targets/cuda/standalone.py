@@ -151,10 +151,11 @@ def compile_for_driver(
         If the CUDA compiler is missing or fails, the audit refuses its code, or the module holds
         anything but kernel calls.
     """
-    module = LiftWorkspaces()(module)
+    module = tvm.transform.Sequential([LiftWorkspaces()])(module)
     graphs = [read_function(shape.name, module[shape.name]) for shape in interface.functions]
     names = dict.fromkeys(call.kernel for graph in graphs for call in graph.calls)
-    observer, launches = _Observer(), {}
+    observer = _Observer()
+    launches: dict[str, Launch] = {}
     current = tvm.transform.PassContext.current()
     with (
         source_modules(),
@@ -240,7 +241,8 @@ class _Memory:
             return _IN_WEIGHTS | self.weights[place.position].offset
         if place.kind == "arena":
             return self.host_bytes + place.position
-        return self.tensors[shape][place.kind == "output"][place.position]
+        inputs, outputs, _ = self.tensors[shape]
+        return (inputs if place.kind == "input" else outputs)[place.position]
 
 
 def _tensor_places(one: PlacedGraph) -> tuple[list[int], list[int], int]:

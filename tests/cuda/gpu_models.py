@@ -64,6 +64,7 @@ def build(
     shapes: Sequence[tuple[int, int]],
     path: Path,
     observed: bool = False,
+    runtime: str = "tvm",
 ) -> Library:
     """Compile for a GPU, write the library, and load it on a device of that architecture.
 
@@ -75,6 +76,8 @@ def build(
         File to write.
     observed
         Check every access of its kernels to memory.
+    runtime
+        What runs it.
     """
     gpu = load()
     if isinstance(gpu, RealGpu):
@@ -82,7 +85,7 @@ def build(
     else:
         gpu.become(CAPABILITIES.get(target, gpu.capability))
     with images_for_stand_in(observed):
-        ibert.compile(model, target=target, shapes=shapes).export(path)
+        ibert.compile(model, target=target, shapes=shapes, runtime=runtime).export(path)
     return load_library(path)
 
 

@@ -75,10 +75,9 @@ def test_what_is_no_gpu(name: str, messages: Messages) -> None:
         get_target(name)
 
 
-def test_a_gpu_needs_tvms_runtime(messages: Messages) -> None:
+def test_a_gpu_has_tvms_runtime_by_default() -> None:
     assert check_runtime(get_target("t4"), None) == "tvm"
-    with messages.raises(TargetError):
-        check_runtime(get_target("t4"), "none")
+    assert check_runtime(get_target("t4"), "none") == "none"
 
 
 def test_the_variable_of_a_target_is_one_that_a_shell_takes() -> None:
@@ -213,7 +212,7 @@ class FakeDriver:
         return 0
 
     def cuDeviceGetAttribute(self, value: Any, which: int, device: Any) -> int:
-        value._obj.value = self.gpus[device.value][{75: 1, 76: 2}[which]]
+        value._obj.value = (*self.gpus[device.value], 40)[{75: 1, 76: 2, 16: 3}[which]]
         return 0
 
 
@@ -264,7 +263,7 @@ def test_the_list_says_what_a_gpu_lacks_here(
     rows = {row.name: row for row in list_targets()}
     for gpu in GPUS:
         row = rows[gpu.name]
-        assert (row.available, row.runtimes, row.runs) == (False, ("tvm",), "")
+        assert (row.available, row.runtimes, row.runs) == (False, ("tvm", "none"), "")
         assert row.missing == (
             f"the kernels of a GPU are compiled by nvcc, which is in none of them; {INSTALL}"
         )

@@ -130,25 +130,25 @@ CUTS = {"default": None, "steps": (32, True), "steps twice": (32, False)}
 
 
 @pytest.mark.parametrize(
-    ("model", "target", "shape", "cut"),
+    ("model", "target", "shape", "cut", "runtime"),
     examples(
         [
-            ("odd", "t4", (3, 17), "default"),
-            ("whole", "a100", (4, 32), "default"),
-            ("paper", "t4", (3, 33), "default"),
-            ("relu_roberta", "a100", (3, 17), "default"),
+            ("odd", "t4", (3, 17), "default", "tvm"),
+            ("whole", "a100", (4, 32), "default", "none"),
+            ("paper", "t4", (3, 33), "default", "none"),
+            ("relu_roberta", "a100", (3, 17), "default", "tvm"),
             *(
-                (model, target, (3, 61), cut)
+                (model, target, (3, 61), cut, "tvm")
                 for model, target in (("even", "t4"), ("paper", "a100"))
                 for cut in ("steps", "steps twice")
             ),
         ],
-        ("odd", "t4", (3, 17), "default"),
+        ("odd", "t4", (3, 17), "default", "tvm"),
         unpack=True,
     ),
 )
 def test_every_mix_of_lengths_gives_the_bits_of_the_specification(
-    model: str, target: str, shape: tuple[int, int], cut: str, tmp_path: Path
+    model: str, target: str, shape: tuple[int, int], cut: str, runtime: str, tmp_path: Path
 ) -> None:
     quantised = as_model(encoder_program(**ENCODERS[model], seed=3, masked=True))
     choose = CUTS[cut]
@@ -156,7 +156,8 @@ def test_every_mix_of_lengths_gives_the_bits_of_the_specification(
     if choose is not None:
         chosen = functools.partial(_cut, *choose)
     with mock.patch.object(attention_parts, "candidate_tiles", chosen):
-        library = build(quantised, target, [shape], tmp_path / "model.so", observed=True)
+        path = tmp_path / "model.so"
+        library = build(quantised, target, [shape], path, observed=True, runtime=runtime)
     assert all(function.packed for function in library.metadata.functions)
     ids = np.random.default_rng(1).integers(2, VOCABULARY, shape)
     kinds = {var.name: str(var.ty.dtype) for var in quantised.module["main"].params}

@@ -154,8 +154,12 @@ EXPORT int cuDeviceGet(int* found, int ordinal) {
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
   ENTER();
   const int capability = static_cast<int>(device.properties.capability);
-  if (attribute != 75 && attribute != 76) return kInvalidValue;
-  *value = attribute == 75 ? capability / 10 : capability % 10;
+  switch (attribute) {
+    case 16: *value = device.properties.multiprocessors; break;
+    case 75: *value = capability / 10; break;
+    case 76: *value = capability % 10; break;
+    default: return kInvalidValue;
+  }
   return kSuccess;
 }
 
