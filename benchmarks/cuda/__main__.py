@@ -90,7 +90,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--no-reference",
         action="store_true",
-        help="with --prepare: no reference outputs, which an estimate does not need",
+        help="with --prepare: no reference outputs",
     )
     parser.add_argument(
         "--quantised",

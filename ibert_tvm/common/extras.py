@@ -100,6 +100,12 @@ EXTRAS = {
             (*(f"nvidia-cuda-{part}" for part in _CUDA), "nvidia-nvvm"),
             ("compiler",),
         ),
+        Extra(
+            "cuda12",
+            "compiling for NVIDIA GPUs with drivers of CUDA 12, run without TVM",
+            ("nvidia-cuda-nvdisasm", "nvidia-cuda-nvrtc-cu12", "nvidia-nvfatbin-cu12"),
+            ("compiler",),
+        ),
         Extra("sign", "ibert sign, and verification of signatures", ("cryptography",)),
         Extra(
             "adapters",

@@ -112,7 +112,8 @@ class CudaRuntime:
                 "the NVIDIA driver of this machine is too old",
                 why=f"it serves CUDA {self._driver_version()}, and TVM's runtime is made for "
                 "CUDA 13",
-                todo=f"install a driver of series {_OLDEST_DRIVER} or later, {_ON_PROCESSOR}",
+                todo=f"install a driver of series {_OLDEST_DRIVER} or later, compile with extra "
+                f"cuda12 for --runtime none (docs/cuda.md), {_ON_PROCESSOR}",
             )
         if status in (0, _NO_DEVICE):
             raise DeviceError(

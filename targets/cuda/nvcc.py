@@ -23,6 +23,7 @@ from ibert_tvm.common.errors import TargetError
 from ..description import Gpu
 from ..programs import output_of
 from .toolchain import CudaToolchain
+from .toolchain import command as as_command
 
 # C++17 as generated code is written in it; host compilers newer than the toolkit do no harm, since
 # they only preprocess.
@@ -59,7 +60,12 @@ class Images:
         parts = [("elf", name, path) for name, path in self.cubins.items()]
         parts += [("ptx", name, path) for name, path in self.ptx.items()]
         # What is compressed could not be read back from a library to be audited.
-        command = [self.toolchain.fatbinary, "--create=kernels.fatbin", "-64", "--compress=false"]
+        command = [
+            *as_command(self.toolchain.fatbinary),
+            "--create=kernels.fatbin",
+            "-64",
+            "--compress=false",
+        ]
         for kind, name, path in parts:
             number = name.removeprefix("sm_")
             command.append(f"--image3=kind={kind},sm={number},file={path.name}")
@@ -116,7 +122,7 @@ def compile_images(
             ) from error
         cubins = {name: work / f"{name}.cubin" for name in gpu.architectures}
         ptx = {name: work / f"{name}.ptx" for name in gpu.architectures[-1:] if gpu.ptx}
-        base = [toolchain.nvcc, *_host_compiler(), *_FLAGS, "-I", str(include)]
+        base = [*as_command(toolchain.nvcc), *_host_compiler(), *_FLAGS, "-I", str(include)]
         jobs = {
             name: [*base, f"-arch={name}", "-cubin", "-o", path.name, _SOURCE]
             for name, path in cubins.items()
@@ -128,7 +134,7 @@ def compile_images(
         if failed is not None:
             name, complaint = failed
             raise TargetError(
-                what=f"nvcc cannot compile the kernels for {name}",
+                what=f"{toolchain.title.partition(' ')[0]} cannot compile the kernels for {name}",
                 where=f"target {target!r}; the source is kept in {_kept(work / _SOURCE)}",
                 why=_shortened(complaint),
                 todo="this is a defect of ibert_tvm, or of the CUDA installation "

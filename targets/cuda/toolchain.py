@@ -1,7 +1,8 @@
 """Finding the CUDA compiler, and the programs that join and disassemble what it makes.
 
-Nothing here needs a GPU or its driver. The packages of the ``cuda`` extra come first, because they
-are the versions that this project is tested with; an installation of CUDA serves as well.
+Nothing here needs a GPU or its driver. The packages of the extras come first, because they are the
+versions that this project is tested with: those of ``cuda12``, whose code older drivers load, then
+those of ``cuda``. An installation of CUDA serves as well.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import os
 import re
 import shutil
+import sys
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +30,12 @@ _VARIABLES = ("CUDA_HOME", "CUDA_PATH")
 _INSTALLED = Path("/usr/local/cuda")
 # Where the packages of CUDA 13 put everything, and where ptxas' larger sibling looks for itself.
 _PACKAGES = Path("nvidia") / "cu13"
+# Packages of CUDA 12: libraries, which a program of ours makes programs of.
+_LIBRARIES = {
+    "nvcc": Path("nvidia") / "cuda_nvrtc" / "lib" / "libnvrtc.so.12",
+    "fatbinary": Path("nvidia") / "nvfatbin" / "lib" / "libnvfatbin.so.12",
+}
+_PROGRAM = Path(__file__).with_name("nvrtc.py")
 # C++17, every architecture that the named targets need, and cp.async in PTX.
 _OLDEST = (12, 0)
 _INSTALL = (
@@ -44,7 +52,8 @@ class CudaToolchain:
     Attributes
     ----------
     nvcc, fatbinary, nvdisasm
-        Paths: the compiler, what joins the code of several architectures, the disassembler.
+        Paths: the compiler, what joins the code of several architectures, the disassembler. The
+        first two are libraries where they are of packages of CUDA 12; `command` runs either.
     version
         Of the compiler, for example ``(13, 5)``.
     found
@@ -65,10 +74,20 @@ class CudaToolchain:
     @property
     def title(self) -> str:
         """The compiler and its version: ``nvcc 13.5``."""
-        return f"nvcc {'.'.join(map(str, self.version))}"
+        name = "NVRTC" if _is_library(self.nvcc) else "nvcc"
+        return f"{name} {'.'.join(map(str, self.version))}"
 
     def __str__(self) -> str:
         return f"{self.title} ({self.found}: {self.nvcc})"
+
+
+def command(path: str) -> list[str]:
+    """How `CudaToolchain.nvcc` or ``fatbinary`` is run; options follow."""
+    return [sys.executable, str(_PROGRAM), path] if _is_library(path) else [path]
+
+
+def _is_library(path: str) -> bool:
+    return Path(path).name in {library.name for library in _LIBRARIES.values()}
 
 
 def find_cuda_toolchain(target: str = "cuda", architectures: tuple[str, ...] = ()) -> CudaToolchain:
@@ -77,10 +96,11 @@ def find_cuda_toolchain(target: str = "cuda", architectures: tuple[str, ...] = (
     The first of these that has an ``nvcc``:
 
     1. the folder that the variable ``IBERT_CUDA_HOME`` names, which must be right;
-    2. the Python packages of the ``cuda`` extra, beside this Python's other packages;
-    3. the folders that ``CUDA_HOME`` and ``CUDA_PATH`` name;
-    4. ``PATH``;
-    5. ``/usr/local/cuda``.
+    2. the Python packages of the ``cuda12`` extra, if they know the architectures;
+    3. those of the ``cuda`` extra, beside this Python's other packages, too;
+    4. the folders that ``CUDA_HOME`` and ``CUDA_PATH`` name;
+    5. ``PATH``;
+    6. ``/usr/local/cuda``.
 
     ``fatbinary`` and ``nvdisasm`` are taken from the same folder, or from the next that has them.
 
@@ -105,8 +125,11 @@ def find_cuda_toolchain(target: str = "cuda", architectures: tuple[str, ...] = (
             todo=f"name a folder with one, or unset {CUDA_VARIABLE}",
         )
     folders = list(_folders())
+    libraries = {} if chosen else _libraries(architectures)
     compilers = ((found, _program(folder, "nvcc")) for found, folder in folders)
     found, nvcc = next((pair for pair in compilers if pair[1]), ("", ""))
+    if libraries:
+        found, nvcc = "Python packages", libraries["nvcc"]
     if not nvcc:
         raise TargetError(
             what=f"no CUDA compiler for target {target!r}",
@@ -126,7 +149,8 @@ def find_cuda_toolchain(target: str = "cuda", architectures: tuple[str, ...] = (
     others = [Path(nvcc).parent, *(folder for _, folder in folders)]
     toolchain = CudaToolchain(
         nvcc=nvcc,
-        fatbinary=_companion("fatbinary", others, target, "joins the code of architectures"),
+        fatbinary=libraries.get("fatbinary")
+        or _companion("fatbinary", others, target, "joins the code of architectures"),
         nvdisasm=_companion(
             "nvdisasm", others, target, "shows that compiled kernels hold no floating point"
         ),
@@ -155,7 +179,7 @@ def check_architectures(toolchain: CudaToolchain, names: tuple[str, ...], target
         With those that it knows.
     """
     known = toolchain.architectures
-    wrong = [name for name in names if int(name.removeprefix("sm_")) not in known]
+    wrong = [name for name in names if _number(name) not in known]
     if wrong:
         version = ".".join(map(str, toolchain.version))
         raise TargetError(
@@ -183,6 +207,20 @@ def _folders() -> Iterator[tuple[str, Path]]:
         if folder:
             yield "PATH", Path(folder)
     yield str(_INSTALLED), _INSTALLED / "bin"
+
+
+def _libraries(architectures: tuple[str, ...]) -> dict[str, str]:
+    """CUDA 12's libraries by the program that they stand for, if all are there and serve."""
+    for place in dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")):
+        found = {name: str(Path(place) / path) for name, path in _LIBRARIES.items()}
+        if all(Path(path).is_file() for path in found.values()):
+            known = _architectures(found["nvcc"])
+            return found if all(_number(name) in known for name in architectures) else {}
+    return {}
+
+
+def _number(architecture: str) -> int:
+    return int(architecture.removeprefix("sm_"))
 
 
 def _program(folder: Path, name: str) -> str:
@@ -224,7 +262,7 @@ def _architectures(nvcc: str) -> tuple[int, ...]:
 
 
 def _asked(nvcc: str, option: str) -> str:
-    done = run([nvcc, option], seconds=_ANSWER_SECONDS)
+    done = run([*command(nvcc), option], seconds=_ANSWER_SECONDS)
     return done.stdout or done.stderr
 
 

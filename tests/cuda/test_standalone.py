@@ -110,7 +110,7 @@ def test_a_c_program_gives_the_bits_of_the_specification(
         np.testing.assert_array_equal(got.reshape(want.shape), want)
 
 
-def _command(program: Path, folder: Path, model: QuantizedModel, device: int = 0) -> list[str]:
+def _command(program: Path, folder: Path, model: QuantizedModel, number: int = 0) -> list[str]:
     """What runs the program on random inputs in files, of 32 bits as a C program has them."""
     inputs = random_inputs(model, *SHAPE, seed=5)
     for name, values in inputs.items():
@@ -119,12 +119,12 @@ def _command(program: Path, folder: Path, model: QuantizedModel, device: int = 0
     for path in outputs:
         path.write_bytes(b"")
     files = [*(folder / name for name in inputs), *outputs]
-    return [str(program), str(device), *map(str, SHAPE), *map(str, files)]
+    return [str(program), str(number), *map(str, SHAPE), *map(str, files)]
 
 
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize(
-    ("device", "settings"),
+    ("number", "settings"),
     [
         (0, {"driver": 11080}),
         (0, {"devices": 0}),
@@ -154,11 +154,11 @@ def test_what_a_c_program_is_told(
     model: QuantizedModel,
     program: Path,
     tmp_path: Path,
-    device: int,
+    number: int,
     settings: dict[str, object],
     messages: Messages,
 ) -> None:
-    command = _command(program, tmp_path, model, device)
+    command = _command(program, tmp_path, model, number)
     done = run_captured(command, env=environment(**settings))
     assert done.returncode == 1
     own = [line for line in done.stderr.splitlines() if not line.startswith("stand-in GPU")]
