@@ -18,7 +18,6 @@ from ibert_tvm.targets.cuda.nvcc import compile_images
 from tests.arm.tools import missing, needs
 from tests.cuda.test_gpu_targets import install
 from tests.cuda.test_nvcc import SOURCE
-from tests.snapshots import Messages
 
 GPU = Gpu(("sm_75", "sm_80"), 40, 1, ptx=True)
 
@@ -44,8 +43,8 @@ def test_code_is_compiled_and_joined_by_libraries(packages: Path) -> None:
     assert found.nvdisasm == str(packages / "nvidia" / "cu13" / "bin" / "nvdisasm")
     assert str(NeededDriver.of(found.version)) == "a driver of series 525 or later (CUDA 12.0)"
     with compile_images(SOURCE, GPU, found, DEVICE_CODE, "mine") as images:
-        options = f"-std=c++17 -arch=sm_75 -I{DEVICE_CODE} -w \0"
-        assert images.cubins["sm_75"].read_bytes() == options.encode()
+        options = f"-std=c++17 -arch=sm_75 -I{DEVICE_CODE} -w "
+        assert images.cubins["sm_75"].read_bytes() == options.encode() + b"\0"
         (ptx,) = images.ptx.values()
         assert ptx.read_text("utf-8") == f"-std=c++17 -arch=compute_80 -I{DEVICE_CODE} -w "
         joined = images.joined().decode()
@@ -60,7 +59,7 @@ def test_what_it_does_not_know_the_next_compiler_compiles(packages: Path) -> Non
     assert str(NeededDriver.of((14, 1))) == "a driver that is newer (CUDA 14.0)"
 
 
-def test_its_complaints_are_shown(packages: Path, messages: Messages) -> None:
+def test_its_complaints_are_shown(packages: Path) -> None:
     found = toolchains.find_cuda_toolchain("t4", ("sm_75",))
     gpu = Gpu(("sm_75",), 40, 1)
     with (

@@ -55,5 +55,5 @@ def test_other_modules_are_refused(messages: Messages) -> None:
 def test_the_assembly_names_the_symbol(tmp_path: Path) -> None:
     before = modules(packed(b"cuda") + KERNELS + packed(SOURCE.encode()))
     path = write_modules(before, DEVICE, "__tvm_ffi__library_bin", tmp_path)
-    assert (tmp_path / "modules.bin").read_bytes() == with_image(before, DEVICE)
+    assert (tmp_path / "__tvm_ffi__library_bin.bin").read_bytes() == with_image(before, DEVICE)
     assert "    .globl __tvm_ffi__library_bin\n" in path.read_text(encoding="utf-8")
