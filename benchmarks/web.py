@@ -39,7 +39,7 @@ _SPEC = MODELS["minilm"]
 _FILES = ("package", "onnx")
 _PATIENCE = 600  # seconds
 _OURS, _THEIRS = "ibert_tvm", "onnxruntime-web"
-_TURNS = 4
+_TURNS = 2
 
 
 class _Web(IbertPeer):
