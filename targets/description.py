@@ -164,7 +164,8 @@ class TargetDescription:
         its rows would otherwise lie in two cache lines each.
     scalar_instructions
         LLVM intrinsics of instructions on single numbers, by what they do: ``"multiply_add"`` (a b
-        + c of 16-bit factors), ``"saturate"`` (to so many bits). Without one, arithmetic is used.
+        + c of 16-bit factors), ``"saturate"`` (to so many bits), ``"positive"`` (maximum with 0, as
+        one of `functions`). Without one, arithmetic is used.
     float_abi
         ``"hard"`` or ``"soft"``: how the machine passes floating-point arguments, which linked
         objects must agree on although nothing here passes any; empty where it has one way only.
@@ -177,9 +178,9 @@ class TargetDescription:
         Board around it; empty where single programs are emulated.
     functions
         Functions that the target has. Of single numbers, where the specification is written for
-        registers of one: ``"square_root"``, ``"floor_log2"``, ``"normalised_reciprocal"`` and
-        ``"minimum"``; of vectors without numbers of 64 bits: ``"high_product"``; of vectors whose
-        lanes shift by one amount: ``"uniform_shift"``.
+        registers of one: ``"square_root"``, ``"floor_log2"``, ``"normalised_reciprocal"``,
+        ``"minimum"`` and ``"positive"``; of vectors without numbers of 64 bits:
+        ``"high_product"``; of vectors whose lanes shift by one amount: ``"uniform_shift"``.
     gpu
         The graphics processor; None where kernels run on the processor itself.
     runs_on

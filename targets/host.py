@@ -113,12 +113,39 @@ def host_target(
     )
 
 
+def advised_target(machine: str | None = None, features: frozenset[str] | None = None) -> str:
+    """The target to compile with for this machine, wherever that is done.
+
+    Parameters
+    ----------
+    machine, features
+        As of `host_target`.
+
+    Returns
+    -------
+    str
+        ``host`` where the compiler runs, otherwise the most demanding target that fits;
+        ``c99``, which any C compiler takes, where there is none.
+    """
+    found = CATALOGUE.running_on(machine or platform.machine())
+    if found is not None and _detects(found):
+        return "host"
+    present = cpu_features() if features is None else features
+    fitting = [one for one in _targets_of(found) if not missing_features(one, present)]
+    return fitting[0].name if fitting else "c99"
+
+
+def _targets_of(machine: Machine | None) -> list[TargetDescription]:
+    """The descriptions of a machine's processors, the most demanding first."""
+    found = (one for one in BUILT_IN if one.machine is machine and one.gpu is None)
+    return sorted(found, key=lambda one: len(one.required_features), reverse=True)
+
+
 def _candidates(name: str) -> list[TargetDescription]:
     """Descriptions that may fit a machine, the most demanding first."""
     machine = CATALOGUE.running_on(name)
     if machine is not None and _detects(machine):
-        found = (one for one in BUILT_IN if one.machine is machine and one.gpu is None)
-        return sorted(found, key=lambda one: len(one.required_features), reverse=True)
+        return _targets_of(machine)
     known = " and ".join(machine.title for machine in MACHINES.values() if _detects(machine))
     raise TargetError(
         what="cannot compile for 'host'",

@@ -66,7 +66,11 @@ def keep_small_buffers_on_stack(alignment: int) -> tvm.transform.Pass:
 Q15_MULTIPLY = "tirx.ibert_q15_multiply"
 HIGH_PRODUCT = "tirx.ibert_high_product"
 LANE_SHIFT = "tirx.ibert_lane_shift"
-_SCALAR = {"tirx.ibert_multiply_add": "multiply_add", "tirx.ibert_saturate": "saturate"}
+_SCALAR = {
+    "tirx.ibert_multiply_add": "multiply_add",
+    "tirx.ibert_saturate": "saturate",
+    "tirx.ibert_positive": "positive",
+}
 
 
 def select_q15_instructions(description: TargetDescription) -> tvm.transform.Pass:

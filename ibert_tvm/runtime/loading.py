@@ -129,7 +129,7 @@ def _check_machine(metadata: LibraryMetadata) -> None:
     from elftools.elf.elffile import ELFFile
 
     from ibert_tvm.targets.catalogue import CATALOGUE
-    from ibert_tvm.targets.host import cpu_features
+    from ibert_tvm.targets.host import advised_target, cpu_features
 
     with metadata.path.open("rb") as stream:
         elf = ELFFile(stream)
@@ -141,7 +141,7 @@ def _check_machine(metadata: LibraryMetadata) -> None:
             why=f"it was compiled for {target} ({machine}); this machine is {platform.machine()}",
             todo="run it on such a machine, "
             + ("under an emulator (--emulate), " if metadata.runtime == "none" else "")
-            + "or compile with --target host",
+            + f"or compile with --target {advised_target()}",
         )
     present = cpu_features()
     missing = [name for name in metadata.required_cpu_features if name not in present]
@@ -150,7 +150,7 @@ def _check_machine(metadata: LibraryMetadata) -> None:
             f"the library {metadata.path} does not run on this processor",
             why=f"it was compiled for {target} and needs {', '.join(missing)}, which "
             "/proc/cpuinfo does not list",
-            todo="compile with --target host on this machine; `ibert targets` lists the others",
+            todo=f"compile with --target {advised_target()}; `ibert targets` lists the others",
         )
 
 

@@ -92,9 +92,9 @@ class KernelLayout:
         Columns that reductions over a row take at once; `lanes` where it is 0.
     functions
         Functions that a target has itself. Of single numbers, where it is scalar:
-        ``"square_root"``, ``"floor_log2"``, ``"normalised_reciprocal"``, ``"minimum"``; of
-        vectors: ``"high_product"``, and ``"uniform_shift"`` where no other shift of vectors is one.
-        Others become expressions.
+        ``"square_root"``, ``"floor_log2"``, ``"normalised_reciprocal"``, ``"minimum"``,
+        ``"positive"``; of vectors: ``"high_product"``, and ``"uniform_shift"`` where no other shift
+        of vectors is one. Others become expressions.
     either_sign
         Whether the instruction takes bytes of either signedness as activations, whatever
         `lhs_dtype` says: weights of a softmax, which are not negative, need no offset.

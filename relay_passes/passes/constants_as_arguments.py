@@ -8,7 +8,7 @@ import numpy as np
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 
-from ..spec.q15 import MULTIPLY_ADD, Q15_MULTIPLY, SATURATE
+from ..spec.q15 import MULTIPLY_ADD, POSITIVE, Q15_MULTIPLY, SATURATE
 from .program import IntegerProgram, bindings, relax_functions, with_parameters
 from .share_kernels import nameless
 
@@ -140,7 +140,7 @@ def _replaced(expr: tirx.Expr, replace: Replace) -> tirx.Expr:
         operator = str(getattr(expr.op, "name", ""))
         if operator in _ARITHMETIC:
             arguments = [_replaced(argument, replace) for argument in expr.args]
-        elif operator == SATURATE:
+        elif operator in (SATURATE, POSITIVE):
             arguments = [_replaced(expr.args[0], replace), *expr.args[1:]]
         else:
             return expr

@@ -1,13 +1,13 @@
 """TIR operators for instructions that compilers do not find in the arithmetic that defines them.
 
-`Q15_MULTIPLY` multiplies 16-bit lanes, `HIGH_PRODUCT` 32-bit ones. `MULTIPLY_ADD` and `SATURATE`
-are for processors without vectors. The specification emits the operator and each target says what
-instruction it is (`targets`). Where none does, it becomes the arithmetic.
+`Q15_MULTIPLY` multiplies 16-bit lanes, `HIGH_PRODUCT` 32-bit ones. `MULTIPLY_ADD`, `SATURATE` and
+`POSITIVE` are for processors without vectors. The specification emits the operator and each target
+says what instruction it is (`targets`). Where none does, it becomes the arithmetic.
 
 `LANE_SHIFT` shifts each lane by an amount of its own, on a target that has no such instruction.
 
-`SQUARE_ROOT`, `FLOOR_LOG2` and `NORMALISED_RECIPROCAL` are emitted only for a target that has them,
-as `KernelLayout.functions` says: elsewhere their arithmetic is traced.
+`POSITIVE`, `SQUARE_ROOT`, `FLOOR_LOG2` and `NORMALISED_RECIPROCAL` are emitted only for a target
+that has them, as `KernelLayout.functions` says: elsewhere their arithmetic is traced.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ MULTIPLY_ADD = "tirx.ibert_multiply_add"
 SATURATE = "tirx.ibert_saturate"
 """``min(max(x, -2^(n-1)), 2^(n-1) - 1)`` of an int32 x and a constant n."""
 
+POSITIVE = "tirx.ibert_positive"
+"""``max(x, 0)`` of an int32 x below ``2^n`` and a constant n."""
+
 SQUARE_ROOT = "tirx.ibert_square_root"
 """``floor(sqrt(n))``, int32, of an int64 n from 0 to 2^62 - 1."""
 
@@ -49,6 +52,11 @@ def multiply_add(a: tirx.Expr, b: tirx.Expr, c: tirx.Expr) -> tirx.Expr:
 def saturate(x: tirx.Expr, bits: int) -> tirx.Expr:
     """Call the operator on an int32 expression."""
     return tirx.call_intrin("int32", SATURATE, x, tirx.const(bits, "int32"))
+
+
+def positive(x: tirx.Expr, bits: int) -> tirx.Expr:
+    """Call the operator on an int32 expression."""
+    return tirx.call_intrin("int32", POSITIVE, x, tirx.const(bits, "int32"))
 
 
 def q15_product(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
@@ -108,6 +116,7 @@ for _name, _rule in (
     (LANE_SHIFT, _lower_lane_shift),
     (MULTIPLY_ADD, _lower_multiply_add),
     (SATURATE, _lower_saturate),
+    (POSITIVE, None),
     (SQUARE_ROOT, None),
     (FLOOR_LOG2, None),
     (NORMALISED_RECIPROCAL, None),

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from .arithmetic import Arithmetic
-from .binding import tirx_module
-from .q15 import FLOOR_LOG2, NORMALISED_RECIPROCAL, SQUARE_ROOT, multiply_add, saturate
+from .binding import bind, tirx_module
+from .q15 import FLOOR_LOG2, NORMALISED_RECIPROCAL, SQUARE_ROOT, multiply_add, positive, saturate
 from .ranged import Constant, Ranged, product_bounds
 from .widths import INT16, INT32
 
@@ -122,7 +122,7 @@ class Scalar(Arithmetic):
     ----------
     functions
         Operators that the target has as functions of its own: "square_root", "floor_log2",
-        "normalised_reciprocal".
+        "normalised_reciprocal", "positive".
     """
 
     functions: frozenset[str] = frozenset()
@@ -167,8 +167,14 @@ class Scalar(Arithmetic):
             # Between 0 and such a bound, compilers find the instruction that saturates.
             expr = tirx.min(tirx.max(expr, _constant(0)), _constant(high))
         elif cuts_high and x.low >= 0:
-            # What is left of the bound is often what is wanted next; a maximum with 0 is cheap.
-            expr = _constant(high) - tirx.max(_constant(high) - expr, _constant(0))
+            # What is left of the bound is often what is wanted next; a maximum with 0 is cheap,
+            # unless a compiler makes a minimum of it again: of an instruction it does not.
+            left = self.value(high - x.high, high - x.low, _constant(high) - expr)
+            if "positive" in self.functions:
+                rest = positive(bind(left).expr, left.high.bit_length())
+            else:
+                rest = tirx.max(left.expr, _constant(0))
+            expr = _constant(high) - rest
         elif cuts_high:
             expr = tirx.min(expr, _constant(high))
         return self.value(max(x.low, low), min(x.high, high), expr, _Clamped(x, low, high))

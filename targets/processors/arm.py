@@ -51,6 +51,7 @@ _SQRDMULH_32 = tuple((lanes, f"llvm.arm.neon.vqrdmulh.v{lanes}i16") for lanes in
 # Of single numbers: the product of 16-bit factors with an addend, and saturation.
 SMLABB = ("multiply_add", "llvm.arm.smlabb")
 SSAT = ("saturate", "llvm.arm.ssat")
+USAT = ("positive", "llvm.arm.usat")
 
 
 def _aarch64(
@@ -136,7 +137,8 @@ ARMV6_SOFTFLOAT = TargetDescription(
     dot=SMLAD,
     vector_lanes=1,
     microkernels=("smlad.c",),
-    scalar_instructions=(SMLABB, SSAT),
+    scalar_instructions=(SMLABB, SSAT, USAT),
+    functions=("positive",),
     float_abi="soft",
     compiler_flags=("-march=armv6", "-mfloat-abi=soft"),
     emulated="cortex-a7,vfp=off,neon=off",

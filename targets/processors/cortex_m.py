@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..description import DotInstruction, TargetDescription
 from ..machines.thumb import THUMB
-from .arm import SMLABB, SMLAD, SSAT
+from .arm import SMLABB, SMLAD, SSAT, USAT
 
 NO_DOT_SCALAR = DotInstruction("none", "int8", "int8", 2, 1, tile_rows=2, tile_vectors=1)
 # By microkernels (targets/microkernels), one product per instruction; LDRD and LDM load activations
@@ -65,7 +65,8 @@ def _with_dsp(name: str, description: str, architecture: str, board: str) -> Tar
         _microcontroller(name, description, architecture, board),
         dot=SMLAD,
         microkernels=("smlad.c",),
-        scalar_instructions=(SMLABB, SSAT),
+        scalar_instructions=(SMLABB, SSAT, USAT),
+        functions=("positive",),
         runs_on=_DSP,
     )
 
@@ -115,6 +116,8 @@ CORTEX_M3 = replace(
     ),
     dot=MLA,
     microkernels=("mla.c",),
+    scalar_instructions=(USAT,),
+    functions=("positive",),
     runs_on=_THUMB2,
 )
 CORTEX_M4 = _with_dsp(

@@ -15,6 +15,7 @@ from ibert_tvm.targets import get_target
 from ibert_tvm.targets.aot.header import External
 from ibert_tvm.targets.packages import PackageRunner
 from tests.examples import examples
+from tests.integration.whole_models import minilm
 from tests.processes import run_captured
 from tests.snapshots import Messages
 
@@ -129,6 +130,34 @@ def test_fetches_overlap_kernels_and_may_fail(tmp_path: Path) -> None:
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
     assert run_captured(run).returncode == 17
+
+
+@pytest.mark.record
+@pytest.mark.parametrize("target", ["cortex-m4", "c99"])
+def test_minilm_fetches_its_weights(target: str, tmp_path: Path) -> None:
+    """22 MB, of which the arena holds two pieces; `c99` is run here, with the example."""
+    board(target, run=target != "c99")
+    model, length, ids = minilm(), 32, [101, 2009, 2003, 1037, 3231, 102]
+    kind = "c" if target == "c99" else "objects"
+    compiled = ibert.compile(
+        model, target=target, shapes=[(1, length)], emit=kind, external_weights="fetch"
+    )
+    package = compiled.export(tmp_path / "package")
+    assert (package / "ibert_weights.bin").stat().st_size > 22_000_000
+    inputs = inputs_for(model.input_names, length, 0, VOCABULARY, len(ids))
+    inputs["input_ids"][0, : len(ids)] = ids
+    inputs["token_type_ids"][:] = 0
+    (expected,) = reference(model, inputs)
+    if target == "c99":
+        program = _host_program(package, ROOT / "examples" / "c" / "weights_file.c")
+        run = [str(program), str(package / "ibert_weights.bin"), *map(str, ids)]
+        lines = run_captured(run, check=True).stdout.split()
+        assert [int(line) for line in lines] == expected.reshape(-1).tolist()
+        return
+    facts, work = document(package), tmp_path / "work"
+    work.mkdir()
+    output = PackageRunner(package, facts, work, get_target(target)).run(0, inputs)
+    np.testing.assert_array_equal(*output.values(), expected)
 
 
 def _all(text: str, letter: str) -> list[int]:

@@ -112,6 +112,7 @@ _CALLS = {
     "tirx.ibert_saturate": lambda x, bits: smaller(
         larger(x, -(1 << bits.low - 1)), (1 << bits.low - 1) - 1
     ),
+    "tirx.ibert_positive": lambda x, bits: larger(x, 0),
     "tirx.ibert_floor_log2": _floor_log2,
     "tirx.ibert_normalised_reciprocal": lambda n: (exact(1) << (_floor_log2(n) + 15)).floor_divide(
         n

@@ -314,6 +314,16 @@ def test_spelling_of_functions_that_the_target_has() -> None:
     )
 
 
+def test_spelling_of_a_minimum_whose_rest_is_an_instruction() -> None:
+    def of(function: Callable[[Ranged], Any], low: int, high: int) -> str:
+        return spelled(function, low, high, Scalar(frozenset({"positive"})))
+
+    rest = "T.Let(4080 - T.ibert_positive(t0, 12), where={t0: 4080 - x})"
+    assert of(lambda x: minimum(x, 4080), 0, 2**15) == rest
+    assert of(lambda x: minimum(x, 4095), 0, 2**15) == "T.min(T.max(x, 0), 4095)"
+    assert of(lambda x: minimum(x, 4080), -1, 2**15) == "T.min(x, 4080)"
+
+
 def test_values_of_64_bits_are_left_alone() -> None:
     text = spelled(lambda x: clamp((x * x + 5) >> 3, -127, 127), -(2**31), 2**31 - 1)
     assert "int64" in text and "ibert" not in text

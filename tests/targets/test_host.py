@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.targets import TargetError, cpu_features, get_target, host_target, missing_features
-from ibert_tvm.targets.host import permitted
+from ibert_tvm.targets.host import advised_target, permitted
 from ibert_tvm.targets.machines.x86_64 import X86_64
 from ibert_tvm.targets.processors.x86 import X86_64_V3, X86_AVX512_VNNI
 from tests.snapshots import Messages
@@ -153,6 +153,26 @@ def test_what_the_kernel_tells_a_process_counts_too(monkeypatch: pytest.MonkeyPa
 def test_another_machine_is_refused(machine: str, messages: Messages) -> None:
     with messages.raises(TargetError):
         host_target(frozenset({"neon"}), machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "features", "advised"),
+    [
+        ("x86_64", "", "host"),
+        ("aarch64", PI_4, "host"),
+        ("riscv64", "i m a f d c v", "rv64gcv"),
+        ("riscv64", "i m a f d c", "rv64gc"),
+        ("riscv64", "i m a", "c99"),
+        ("armv7l", "neon idiva", "armv7-neon"),
+        ("armv6l", "vfp", "armv6-softfloat"),
+        ("ppc64le", "", "c99"),
+    ],
+)
+def test_the_advised_target_is_one_for_the_machine(
+    machine: str, features: str, advised: str
+) -> None:
+    """The compiler does not run on all machines that its libraries run on."""
+    assert advised_target(machine, frozenset(features.split())) == advised
 
 
 def test_windows_spelling_of_the_machine_is_known() -> None:
