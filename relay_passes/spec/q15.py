@@ -109,6 +109,10 @@ def _lower_saturate(call: ir.Call) -> tirx.Expr:
     return tirx.min(tirx.max(x, tirx.const(-half, "int32")), tirx.const(half - 1, "int32"))
 
 
+def _lower_positive(call: ir.Call) -> tirx.Expr:
+    return tirx.max(call.args[0], tirx.const(0, "int32"))
+
+
 # TVM creates an operator with its first attribute.
 for _name, _rule in (
     (Q15_MULTIPLY, _lower),
@@ -116,7 +120,7 @@ for _name, _rule in (
     (LANE_SHIFT, _lower_lane_shift),
     (MULTIPLY_ADD, _lower_multiply_add),
     (SATURATE, _lower_saturate),
-    (POSITIVE, None),
+    (POSITIVE, _lower_positive),
     (SQUARE_ROOT, None),
     (FLOOR_LOG2, None),
     (NORMALISED_RECIPROCAL, None),

@@ -18,7 +18,7 @@ SECONDS = 600
 _FUNCTIONS = frozenset({"floor_log2", "normalised_reciprocal"})
 ARITHMETICS: dict[str, Arithmetic] = {
     "vectors": VECTORS,
-    "scalar": Scalar(),
+    "scalar": Scalar(frozenset({"positive"})),
     "gpu": ScalarWithMinimum(_FUNCTIONS),
 }
 

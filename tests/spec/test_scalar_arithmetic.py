@@ -36,6 +36,7 @@ from ibert_tvm.relay_passes.spec.values import (
     trace,
 )
 
+SATURATING = Scalar(frozenset({"positive"}))
 INT15 = np.arange(-32767, 32768)
 INT16 = (-(2**15), 2**15 - 1)
 # Whatever has steps in 32 bits: ends of intervals, round 0, and in between.
@@ -126,7 +127,7 @@ CASES: dict[str, tuple[Callable[..., Any], list[np.ndarray]]] = {
 
 
 @pytest.mark.representatives(9)
-@pytest.mark.parametrize("arithmetic", [Scalar(), ScalarWithMinimum()])
+@pytest.mark.parametrize("arithmetic", [Scalar(), ScalarWithMinimum(), SATURATING])
 @pytest.mark.parametrize("name", CASES)
 def test_the_integers_are_those_of_the_specification(
     both_domains, name: str, arithmetic: Arithmetic
@@ -316,7 +317,7 @@ def test_spelling_of_functions_that_the_target_has() -> None:
 
 def test_spelling_of_a_minimum_whose_rest_is_an_instruction() -> None:
     def of(function: Callable[[Ranged], Any], low: int, high: int) -> str:
-        return spelled(function, low, high, Scalar(frozenset({"positive"})))
+        return spelled(function, low, high, SATURATING)
 
     rest = "T.Let(4080 - T.ibert_positive(t0, 12), where={t0: 4080 - x})"
     assert of(lambda x: minimum(x, 4080), 0, 2**15) == rest
