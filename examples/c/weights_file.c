@@ -76,6 +76,16 @@ static int32_t use_file(ibert_context *context, int file) {
 }
 #endif
 
+static long long integer(int32_t type, const void *values, int32_t index) {
+    switch (type) {
+    case IBERT_INT8: return ((const int8_t *)values)[index];
+    case IBERT_UINT8: return ((const uint8_t *)values)[index];
+    case IBERT_INT16: return ((const int16_t *)values)[index];
+    case IBERT_INT32: return ((const int32_t *)values)[index];
+    default: return ((const int64_t *)values)[index];
+    }
+}
+
 int main(int argc, char **argv) {
     const void *in[IBERT_NUM_INPUTS];
     void *out[IBERT_NUM_OUTPUTS];
@@ -124,8 +134,7 @@ int main(int argc, char **argv) {
     }
     const ibert_tensor *const output = ibert_output(0);
     for (int32_t index = 0; index < output->shape[output->rank - 1]; index++) {
-        const int wide = output->type == IBERT_INT32;
-        printf("%d\n", wide ? ((int32_t *)outputs)[index] : (int)((int8_t *)outputs)[index]);
+        printf("%lld\n", integer(output->type, outputs, index));
     }
     return EXIT_SUCCESS;
 }

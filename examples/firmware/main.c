@@ -25,14 +25,14 @@ static ibert_context context;
 static int32_t text_work[(IBERT_TEXT_WORK_BYTES + 3) / 4];
 #endif
 
-#ifdef IBERT_EXTERNAL_WEIGHT_BYTES
-extern const uint8_t external_weights[];
-#endif
-
 #ifdef IBERT_FETCH_BYTES
 /* Stands for a controller of SPI flash or an SD card: start would set its DMA going, and wait look at
- * the flag that it sets. Here nothing is written before wait. */
+ * the flag that it sets. Here the card is a file, and nothing is written before wait. */
+#ifndef WEIGHTS
+#define WEIGHTS "ibert_weights.bin"
+#endif
 static struct {
+  int32_t card;
   uint32_t offset;
   size_t bytes;
   uint8_t *to;
@@ -49,10 +49,11 @@ static int32_t start_transfer(void *user, uint32_t offset, size_t bytes, void *t
 
 static int32_t wait_for_transfer(void *user) {
   (void)user;
-  for (size_t index = 0; index < transfer.bytes; ++index)
-    transfer.to[index] = external_weights[transfer.offset + index];
-  return 0;
+  return host_seek(transfer.card, transfer.offset) != 0 ||
+         host_read(transfer.card, transfer.to, transfer.bytes) != 0;
 }
+#elif defined(IBERT_EXTERNAL_WEIGHT_BYTES)
+extern const uint8_t external_weights[];
 #endif
 
 static const int32_t tokens[] = {TOKENS};
@@ -186,6 +187,7 @@ int main(void) {
 
   status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena, sizeof arena);
 #ifdef IBERT_FETCH_BYTES
+  transfer.card = host_open(WEIGHTS, "r");
   if (status == IBERT_OK)
     status = ibert_set_fetch(&context, start_transfer, wait_for_transfer, NULL);
   if (status == IBERT_OK) status = ibert_check_weights(&context);

@@ -9,6 +9,7 @@ enum {
   SYS_WRITE0 = 0x04,
   SYS_WRITE = 0x05,
   SYS_READ = 0x06,
+  SYS_SEEK = 0x0a,
   SYS_EXIT_EXTENDED = 0x20,
   ADP_STOPPED_APPLICATION_EXIT = 0x20026,
 };
@@ -76,6 +77,11 @@ int32_t host_open(const char *path, const char *mode) {
 int host_read(int32_t file, void *to, size_t size) {
   const uint32_t arguments[3] = {(uint32_t)file, (uint32_t)to, size};
   return call(SYS_READ, arguments) == 0 ? 0 : -1; /* what is returned are the bytes not read */
+}
+
+int host_seek(int32_t file, uint32_t offset) {
+  const uint32_t arguments[2] = {(uint32_t)file, offset};
+  return call(SYS_SEEK, arguments) == 0 ? 0 : -1;
 }
 
 int host_write(int32_t file, const void *from, size_t size) {

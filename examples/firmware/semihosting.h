@@ -17,6 +17,7 @@ int host_write_file(const char *path, const void *from, size_t size);
 /* The same for files that are read, or written, piece by piece. */
 int32_t host_open(const char *path, const char *mode);
 int host_read(int32_t file, void *to, size_t size);
+int host_seek(int32_t file, uint32_t offset);
 int host_write(int32_t file, const void *from, size_t size);
 void host_close(int32_t file);
 
