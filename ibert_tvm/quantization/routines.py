@@ -34,7 +34,10 @@ _syrk = {
     np.dtype(dtype): _SYRK(_address(cython_blas.__pyx_capi__, name))
     for dtype, name in (("float32", "ssyrk"), ("float64", "dsyrk"))
 }
-_potrf = _POTRF(_address(cython_lapack.__pyx_capi__, "dpotrf"))
+_potrf = {
+    np.dtype(dtype): _POTRF(_address(cython_lapack.__pyx_capi__, name))
+    for dtype, name in (("float32", "spotrf"), ("float64", "dpotrf"))
+}
 
 
 def second_moments(rows: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -63,20 +66,21 @@ def second_moments(rows: NDArray[np.floating]) -> NDArray[np.floating]:
     return result
 
 
-def cholesky_factor(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def cholesky_factor(matrix: NDArray[np.floating]) -> NDArray[np.floating]:
     """Lower factor L of a positive definite matrix L L^T, [K, K] in Fortran's order.
 
-    The lower half of the matrix is read, and overwritten; the upper one is left as it is.
+    The lower half of the matrix, float32 or float64, is read, and overwritten; the upper one is
+    left as it is.
 
     Raises
     ------
     numpy.linalg.LinAlgError
         If the matrix is not positive definite.
     """
-    if not (matrix.flags.f_contiguous and matrix.dtype == np.float64):
-        raise TypeError("a matrix of float64 in Fortran's order is overwritten")
+    if not (matrix.flags.f_contiguous and matrix.dtype in _potrf):
+        raise TypeError("a matrix of floats in Fortran's order is overwritten")
     size, failed = ctypes.c_int(matrix.shape[0]), ctypes.c_int(0)
-    _potrf(
+    _potrf[matrix.dtype](
         *(ctypes.byref(_LOWER), ctypes.byref(size)),
         *(matrix.ctypes.data, ctypes.byref(size), ctypes.byref(failed)),
     )

@@ -90,8 +90,8 @@ def compensated_rounding(
     """
     inner = weight.shape[1]
     # Its upper half, which is all that is read: NumPy takes as long again to copy the other.
-    hessian = second_moments(inputs).astype(np.float64, copy=False)
-    mean = float(np.trace(hessian)) / inner
+    hessian = second_moments(inputs)
+    mean = float(np.trace(hessian, dtype=np.float64)) / inner
     if mean == 0.0:
         return nearest(weight, scale)
     hessian[np.diag_indices(inner)] += _DAMPING * mean
@@ -104,7 +104,7 @@ def rounded_in_order(
     weight: NDArray[np.floating],
     steps: NDArray[np.float32],
     bounds: tuple[ArrayLike, ArrayLike],
-    hessian: NDArray[np.float64],
+    hessian: NDArray[np.floating],
 ) -> NDArray[np.float32]:
     """Round column by column; later columns absorb the errors of earlier ones.
 
@@ -117,7 +117,8 @@ def rounded_in_order(
     bounds
         Least and largest number of steps, one or for each entry.
     hessian
-        Second moments of what the columns are multiplied with, positive definite, [K, K].
+        Second moments of what the columns are multiplied with, positive definite, float32 or
+        float64 [K, K].
 
     Returns
     -------
@@ -143,14 +144,18 @@ def rounded_in_order(
     return result.T
 
 
-def _unit_factor(matrix: NDArray[np.float64]) -> NDArray[np.float32]:
+def _unit_factor(matrix: NDArray[np.floating]) -> NDArray[np.float32]:
     """The lower factor M of a positive definite matrix M^T M, each row divided by its diagonal.
 
     Its rows say how an entry makes up for what rounding has left of the earlier ones. With rows and
     columns in the opposite order the matrix is L L^T, and M the transpose of L, likewise turned.
     What is above the diagonal means nothing.
     """
-    lower = cholesky_factor(np.array(matrix[::-1, ::-1], np.float64, order="F"))
+    turned = matrix[::-1, ::-1]
+    try:
+        lower = cholesky_factor(np.array(turned, order="F"))
+    except np.linalg.LinAlgError:  # not positive definite in the precision that it came in
+        lower = cholesky_factor(np.array(turned, np.float64, order="F"))
     factor = lower.T[::-1, ::-1].astype(np.float32, order="C")
     factor /= np.diag(factor)[:, None].copy()
     return factor

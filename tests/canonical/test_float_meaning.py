@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import erfc
+
 import numpy as np
 import pytest
 
 from ibert_tvm.relay_passes.canonical import OPERATORS, CanonicalError, FloatModel, check_canonical
+from ibert_tvm.relay_passes.canonical.operators.functions import Gelu
 from tests.canonical.reference import Tiny, run
 
 # Float32 against float64, sums over at most 64 terms of size 10.
@@ -43,6 +46,15 @@ def test_evaluation_takes_any_width(width, heads, feed):
     expected = run(tiny.module, {**inputs, **tiny.parameters})
     for name, value in result.values.items():
         np.testing.assert_allclose(value, expected[name], atol=TOLERANCE, err_msg=name)
+
+
+def test_exact_gelu_keeps_its_digits_in_both_tails():
+    x = np.linspace(-12, 12, 40_001, dtype=np.float32).reshape(1, -1, 1)
+    expected = [0.5 * v * erfc(-v / 2**0.5) for v in x.ravel().tolist()]
+    found = Gelu(name="act").evaluate(x=x[:, ::-1])[:, ::-1]
+    np.testing.assert_allclose(found.ravel(), expected, atol=5e-7, rtol=0)
+    far = np.array([[[-1e30, -1e3, 0, 1e3, 1e30, np.nan]]], np.float32)
+    np.testing.assert_array_equal(Gelu(name="act").evaluate(x=far), np.where(far < 0, 0, far))
 
 
 def test_a_row_without_tokens_attends_to_nothing(tiny):

@@ -7,8 +7,10 @@ import pytest
 
 from ibert_tvm.quantization.observers import Statistics
 from ibert_tvm.quantization.options import CalibrationOptions
+from ibert_tvm.quantization.routines import cholesky_factor
 from ibert_tvm.quantization.smoothing import OperandForm, channel_divisor, quantize_operand
 from ibert_tvm.quantization.weights import (
+    _unit_factor,
     compensated_rounding,
     nearest,
     quantize_embedding,
@@ -50,6 +52,14 @@ def test_clipping_helps_when_the_large_weight_meets_small_inputs():
     energy[0] = 1e-6
     scale = row_scales(weight, energy)
     assert (scale < row_scales(weight)).all()
+
+
+def test_what_single_precision_cannot_factor_double_precision_does():
+    numbers = np.random.default_rng(0).integers(2000, 4000, 200)
+    moments = (np.outer(numbers, numbers) + np.eye(200)).astype(np.float32)  # exact: below 2^24
+    with pytest.raises(np.linalg.LinAlgError):
+        cholesky_factor(np.asfortranarray(moments))
+    np.testing.assert_array_equal(_unit_factor(moments), _unit_factor(moments.astype(np.float64)))
 
 
 def test_compensation_lowers_the_error_of_the_outputs():
