@@ -198,14 +198,14 @@ def _riscv64(quantised: Path) -> dict[str, list[int]]:
     }
 
 
-def whole_models(results: Results) -> Iterator[tuple[str, int, Callable[[Path], int]]]:
+def whole_models(results: Results) -> Iterator[tuple[str, str, int, Callable[[Path], int]]]:
     """Every whole model whose executed instructions are published.
 
     Yields
     ------
     tuple
-        What it is, the stored number of instructions, and how to count them again with models that
-        are quantised in a folder.
+        What it is, its target, the stored number of instructions, and how to count them again with
+        models that are quantised in a folder.
     """
     published = results["published"]
 
@@ -222,14 +222,14 @@ def whole_models(results: Results) -> Iterator[tuple[str, int, Callable[[Path], 
     for target, counts, emit in packages:
         for tokens, number in counts.items():
             again = partial(of_tokens, target, tokens, emit)
-            yield f"minilm-{target}-{emit}-{tokens} tokens", number, again
+            yield f"minilm-{target}-{emit}-{tokens} tokens", target, number, again
     for board, number in zip(_riscv64_targets(), published["riscv64"]["minilm"], strict=True):
         what = f"minilm-{board.name}-{board.emulated}"
-        yield what, number, partial(of_shape, "minilm", "1x32", board)
+        yield what, board.name, number, partial(of_shape, "minilm", "1x32", board)
     for row in results["arm"]["models"]:
         name, shape, target = row["model"], row["shape"], row["target"]
         again = partial(of_shape, name, shape, get_target(target))
-        yield f"{name}-{target}-{shape}", row["instructions"], again
+        yield f"{name}-{target}-{shape}", target, row["instructions"], again
 
 
 def _arena_bytes(quantised: Path) -> list[int]:

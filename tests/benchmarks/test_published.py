@@ -10,7 +10,7 @@ import ibert_tvm as ibert
 from benchmarks.arm.models import SPECS, count_model
 from benchmarks.arm.published import FIGURES, ROOT, Figure, rewritten, stored, whole_models
 from benchmarks.models import Cell, calibration_texts, model_folder
-from ibert_tvm.targets import get_target
+from tests.arm.tools import board, needs
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.pattern[:30])
@@ -35,13 +35,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("models")
 
 
-WHOLE_MODELS = {what: (number, again) for what, number, again in whole_models(stored())}
+WHOLE_MODELS = {one[0]: one for one in whole_models(stored())}
 
 
 @pytest.mark.record
 @pytest.mark.parametrize("what", WHOLE_MODELS)
 def test_the_published_counts_are_those_of_now(what: str, cache: Path) -> None:
-    number, again = WHOLE_MODELS[what]
+    _what, target, number, again = WHOLE_MODELS[what]
+    board(target)
+    needs("llvm-objdump")
     assert again(cache) == pytest.approx(number, rel=0.002)
 
 
@@ -62,7 +64,8 @@ def test_tables_and_documents_were_measured_with_the_same_code() -> None:
 @pytest.mark.record
 def test_fast_models_take_fewer_instructions_on_a_cortex_m55(cache: Path) -> None:
     """Epilogues keep their vectors, whatever the calibration."""
-    spec, target = SPECS["minilm"], get_target("cortex-m55")
+    spec, target = SPECS["minilm"], board("cortex-m55")
+    needs("llvm-objdump")
     source, texts = ibert.load(model_folder(spec, cache)), calibration_texts()
     counts = []
     for fidelity in ("fast", "default"):
