@@ -41,15 +41,15 @@ def _compiler():
     load().reset()
 
 
+# By default the C program below shows it, on one batch.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "target", "masked"),
     examples(
-        [
-            ("odd", "t4", True),
-            ("relu_roberta", "h100", True),
-            ("odd", "a100", False),
-        ],
-        ("odd", "t4", True),
+        [("odd", "t4", True), ("relu_roberta", "h100", True), ("odd", "a100", False)],
+        ("relu_roberta", "h100", True),
+        ("odd", "a100", False),
+        otherwise="record",
         unpack=True,
     ),
 )
