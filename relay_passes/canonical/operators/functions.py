@@ -148,14 +148,19 @@ class Gelu(Function):
         self.choose("form", self.form, GELU_FORMS)
 
     def evaluate(self, x: Floats) -> Floats:
-        if self.form == "erf":
+        if self.form == "erf" and isinstance(x, np.ndarray):
             return _exact_gelu(x)
-        result = x * x
-        result *= np.float32(0.044715)
-        result += np.float32(1)
-        result *= x
-        result *= np.float32((2 / np.pi) ** 0.5)
-        np.tanh(result, out=result)
+        if self.form == "erf":  # of tensors, which stand in for arrays and have gradients
+            from scipy.special import erf
+
+            result = erf(x * np.float32(0.5**0.5))
+        else:
+            result = x * x
+            result *= np.float32(0.044715)
+            result += np.float32(1)
+            result *= x
+            result *= np.float32((2 / np.pi) ** 0.5)
+            np.tanh(result, out=result)
         result += np.float32(1)
         result *= x
         result *= np.float32(0.5)
