@@ -21,15 +21,19 @@ from ibert_tvm.targets import DotInstruction, TargetDescription
 
 from .intrinsics.microkernels import is_microkernel
 from .loops import extent, inline_elementwise, largest_divisor, output_blocks, vectorise_innermost
-from .microkernel import schedule_linear
+from .microkernel import schedule_linear, widen_panel
 from .nodes import Block, Loop
-from .products import linear_products
+from .products import MatrixProduct, linear_products
 from .row_guard import ROW_COUNT, mark_inner_row_loop, mark_row_loop
 from .rule import Rule
 from .stages import NotElementwise
 from .tensorised import exact_instruction, rows_argument, tile_matrix_product
 from .tiles import LinearTile, tile_of
 from .weight_prefetch import mark_panel_loop
+
+# Row tiles, at most, for which a panel of half bytes is widened once: a task each.
+_WIDENED_FOR = 32
+_PANEL_BYTES = 32 * 1024
 
 
 class LinearRule(Rule[s_tir.Schedule]):
@@ -49,8 +53,9 @@ class LinearRule(Rule[s_tir.Schedule]):
             return schedule_linear(sch, func, product, dot)
         copied = product.lhs if "ibert.lhs_copied" in func.attrs else None
         names = [one.name for one in products]
-        inline_elementwise(sch, keep={*names, *([] if copied is None else [copied.name])})
-        tile = tile_of(func, LinearTile) or default_tile(func, dot, product.sizes[1] // dot.lanes)
+        widened = [one.rhs.name for one in products if one.rhs is not None]
+        inline_elementwise(sch, keep={*names, *widened, *([] if copied is None else [copied.name])})
+        tile = tile_of(func, LinearTile) or default_tile(func, target, product)
         marks = [_order_tiles(sch, sch.get_sblock(name), tile, dot) for name in names]
         if len(names) > 1:
             sch.merge(*(_innermost(sch, sch.get_sblock(name)) for name in names))
@@ -59,9 +64,16 @@ class LinearRule(Rule[s_tir.Schedule]):
         sch.parallel(parallel)
         argument = rows_argument(dot) if _is_plain(tile) else None
         mark_row_loop(sch, parallel, *marks[0], argument=argument)
-        if target.prefetches_weights and tile.prefetch and _is_plain(tile):
+        if target.prefetches_weights and tile.prefetch and (widened or _is_plain(tile)):
             _tile, count, _repeats = marks[0]
-            mark_panel_loop(sch, parallel, block, tile.vectors, count, len(names))
+            reader = sch.get_sblock(widened[0]) if widened else block
+            mark_panel_loop(
+                sch, parallel, reader, tile.vectors, count, len(names), widened=bool(widened)
+            )
+        for name in widened:
+            widen_panel(sch, sch.get_sblock(name), parallel, dot)
+        if widened and tile.row_block > 1 and not tile.rows_outermost and ROW_COUNT in func.attrs:
+            mark_inner_row_loop(sch, _innermost(sch, block), product.sizes[0], tile.rows)
         around_tile = len(sch.get_loops(block)) - 3
         for output in output_blocks(sch):
             sch.reverse_compute_at(output, _innermost(sch, block))
@@ -89,20 +101,28 @@ class LinearRule(Rule[s_tir.Schedule]):
         return sch
 
 
-def default_tile(func: tirx.PrimFunc, dot: DotInstruction, vectors: int) -> LinearTile:
+def default_tile(
+    func: tirx.PrimFunc, target: TargetDescription, product: MatrixProduct
+) -> LinearTile:
     """Decisions on a kernel that nobody tuned.
 
     Parameters
     ----------
     func
         The kernel; emission padded its rows to whole tiles.
-    dot
-        The instruction.
-    vectors
-        Vectors of columns that the kernel has.
+    target
+        What to schedule for.
+    product
+        What it multiplies. All rows pass over a panel that the kernel widens itself.
     """
-    rows = int(func.attrs["ibert.row_tile"])
-    return LinearTile(rows, largest_divisor(vectors, dot.tile_vectors))
+    rows, dot = int(func.attrs["ibert.row_tile"]), target.dot
+    padded_rows, columns, depth = product.sizes
+    vectors, together = dot.tile_vectors, 1
+    if product.rhs is not None:
+        together = largest_divisor(padded_rows // rows, _WIDENED_FOR)
+        if target.system != "linux":  # memory is scarce, and there is no cache to fill
+            vectors = min(vectors, max(1, _PANEL_BYTES // (dot.lanes * depth)))
+    return LinearTile(rows, largest_divisor(columns // dot.lanes, vectors), row_block=together)
 
 
 def _is_plain(tile: LinearTile) -> bool:

@@ -187,7 +187,7 @@ def schedule_linear(
     if product.rhs is not None:
         copy = sch.get_sblock(product.rhs.name)
         if product.is_widened:
-            _widen_panel(sch, copy, column_tiles, dot)
+            widen_panel(sch, copy, column_tiles, dot)
         else:
             sch.compute_at(copy, column_tiles, preserve_unit_loops=True)
             *_, chunk, lane, _inner = sch.get_loops(copy)
@@ -219,7 +219,7 @@ def _copy_by_tiles(sch: s_tir.Schedule, copy: Block, tile: int) -> Loop:
     return row_tiles
 
 
-def _widen_panel(sch: s_tir.Schedule, block: Block, around: Loop, dot: DotInstruction) -> None:
+def widen_panel(sch: s_tir.Schedule, block: Block, around: Loop, dot: DotInstruction) -> None:
     """Widen half bytes inside of a loop, as many as an iteration of it multiplies with.
 
     Parameters

@@ -22,7 +22,13 @@ _READ, _INTO_L2, _DATA = 0, 2, 1  # operands of LLVM's prefetch
 
 
 def mark_panel_loop(
-    sch: s_tir.Schedule, loop: Loop, block: Block, panel: int, tiles: int, runs: int = 1
+    sch: s_tir.Schedule,
+    loop: Loop,
+    block: Block,
+    panel: int,
+    tiles: int,
+    runs: int = 1,
+    widened: bool = False,
 ) -> None:
     """Say that a loop goes over column tiles and, inside them, over row tiles.
 
@@ -33,18 +39,21 @@ def mark_panel_loop(
     loop
         Its iteration i works on the rows of tile ``i % tiles`` and on panel ``i // tiles``.
     block
-        The matrix product; what it reads last is the packed weight.
+        The matrix product, which reads the packed weight last; or what widens half bytes for it,
+        which reads these first.
     panel
         Blocks of the packed weight, along its first axis, that a column tile reads.
     tiles
         Number of row tiles.
     runs
         Panels of a column tile, equally far apart in the packed weight.
+    widened
+        Whether the block widens half bytes.
     """
     func = sch.mod["main"]
-    weight = sch.get(block).reads[-1].source
+    weight = sch.get(block).reads[0 if widened else -1].source
     place = next(index for index, param in enumerate(func.params) if param.same_as(weight))
-    sch.annotate(loop, _PANEL, [place, panel, tiles, runs])
+    sch.annotate(loop, _PANEL, [place, panel, tiles, runs, int(widened)])
 
 
 def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -53,7 +62,7 @@ def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def request(loop: tirx.For) -> tirx.For:
         if _PANEL not in loop.annotations:
             return loop
-        place, panel, tiles, runs = (int(value) for value in loop.annotations[_PANEL])
+        place, panel, tiles, runs, widened = (int(value) for value in loop.annotations[_PANEL])
         weight = func.params[place]
         blocks, *inner = (int(size) for size in weight.shape)
         lines = math.ceil(panel * math.prod(inner) / (tiles * _CACHE_LINE))
@@ -73,7 +82,8 @@ def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
             several = tirx.For(line, 0, each, kind, call)
             return several if pause == 1 else tirx.IfThenElse(step % pause == 0, several, None)
 
-        depths = _depth_loops(loop.body, weight)
+        operands = _written_from(loop.body, weight) if widened else [weight]
+        depths = [depth for operand in operands for depth in _depth_loops(loop.body, operand)]
 
         def spread(one: tirx.For) -> tirx.For:
             for run, depth in enumerate(depths):
@@ -90,6 +100,17 @@ def request_panels(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return changed(loop, body=body, annotations=unmarked(loop, _PANEL))
 
     return tvm_ffi.structural_map(func, (tirx.For, request))
+
+
+def _written_from(tree: tirx.Stmt, weight: tirx.Buffer) -> list[tirx.Buffer]:
+    """What blocks write that read a weight: the panel of each run."""
+    found: list[tirx.Buffer] = []
+    for block in nodes_of(tree, s_tir.SBlock):
+        if any(region.source.same_as(weight) for region in block.reads):
+            written = block.writes[0].source
+            if not any(written.same_as(one) for one in found):
+                found.append(written)
+    return found
 
 
 def _depth_loops(tree: tirx.Stmt, weight: tirx.Buffer) -> list[tirx.For]:

@@ -16,6 +16,7 @@ from ..errors import LoweringError
 from ..integer.domain import Entry, EntryAt, Shape, Windowed
 from ..integer.intervals import accumulator_bounds, check_sum, sum_bounds
 from ..spec import nibbles, short_layer_norm
+from ..spec.arithmetic import VECTORS
 from ..spec.values import INT32, Condition, Ranged, Value, ranged
 from .attention import KernelBlocks, KernelHeads
 from .stage import Expr, Stage, expression
@@ -185,7 +186,8 @@ class KernelDomain(KernelBlocks):
         """
         assert isinstance(weight, PackedWeight) and isinstance(scales, PackedWeight)
         array = nibbles.unpack(weight.array, scales.array, channels)
-        halves, of_groups = (self.stage(one.tensor, 0, 255) for one in (weight, scales))
+        # As the intrinsics have it, whatever else the target's arithmetic writes in its own way.
+        halves, of_groups = (Stage(one.tensor, 0, 255, VECTORS) for one in (weight, scales))
         blocks, chunks, lanes, step = halves.shape
         half = nibbles.HALF // step
 
@@ -194,9 +196,9 @@ class KernelDomain(KernelBlocks):
             # Not traced with bindings, which no tensor intrinsic matches: nothing is used twice.
             value = nibbles.entry_of(
                 halves[block, group * half + within % half, lane, inner],
-                self.number(within // half, 0, 1),
+                halves.value(0, 1, (within // half).astype("int32")),
                 of_groups[block, group // 2, lane, 0],
-                self.number(group % 2, 0, 1),
+                halves.value(0, 1, (group % 2).astype("int32")),
             )
             return expression(value, self.layout.rhs_dtype)
 
@@ -225,7 +227,7 @@ class KernelDomain(KernelBlocks):
         self.attributes["ibert.row_tile"] = tile
         padded_depth = int(weight.tensor.shape[1]) * layout.depth
         whole = (rows, depth) == (padded_rows, padded_depth)
-        if layout.widens_weights or weight.is_widened:
+        if layout.widens_weights or (weight.is_widened and layout.has_microkernel):
             block = layout.row_block(padded_rows, padded_depth, tile)
             self.attributes["ibert.row_block"] = block
             padded_rows = -(-padded_rows // block) * block

@@ -71,13 +71,6 @@ class Lowering:
         self.checked = dict(check.summary)
         return program
 
-    def widen(self, program: IntegerProgram) -> IntegerProgram:
-        """Widen weights of half bytes, unless kernels with microkernels do.
-
-        Those are where size counts; kernels for x86 took 1.3 to 1.6 times the time of bytes.
-        """
-        return program if self.layout.has_microkernel else WidenWeights()(program)
-
     def analyse(self, program: IntegerProgram) -> IntegerProgram:
         """Prove the width of every intermediate, for the longest sequence."""
         longest = max(seq_len for _, seq_len in self.shapes)
@@ -111,7 +104,7 @@ _ON_PROCESSORS = (TargetKind.PROCESSOR, *_SMALL_CODE)
 
 PHASES: tuple[Phase, ...] = (
     Phase("integer", lambda run: run.check),
-    Phase("widen_weights", lambda run: run.widen),
+    Phase("widen_weights", lambda run: WidenWeights(), (TargetKind.GPU,)),
     Phase("repeat_rows", lambda run: RepeatRows()),
     Phase("split_operands", lambda run: SplitOperands(run.layout)),
     Phase("offset_activations", lambda run: OffsetActivations(run.layout)),

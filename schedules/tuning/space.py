@@ -52,8 +52,7 @@ def default_decisions(func: tirx.PrimFunc, target: TargetDescription) -> Tile | 
         return None  # nothing can be measured there, and microkernels decide for themselves
     product, both = linear_product(func), attention_products(func)
     if product is not None:
-        _, columns, _ = product.sizes
-        return default_tile(func, dot, columns // dot.lanes)
+        return default_tile(func, target, product)
     if both is not None and depth_argument(dot) is None:
         scores, context = (one.sizes for one in both)
         rows = int(func.attrs["ibert.row_tile"])

@@ -27,6 +27,8 @@ def matrix_kernels(target: TargetDescription) -> dict[str, RowKernel]:
             (16, 96, 48, "none"),
         )
     }
+    for rows, depth, columns in ((1, 13, 5), (34, 40, 9)):
+        kernels[f"halves_{rows}"] = linear(target, rows, depth, columns, halves=True)
     for tokens, heads, head_dim, masked in ((16, 2, 32, 3), (7, 2, 12, 1), (32, 1, 16, 0)):
         kernels[f"attention_{tokens}"] = attention(
             target, 2, tokens, heads, head_dim, masked=masked

@@ -91,25 +91,24 @@ def test_compilation_dumps_every_phase_reports_and_computes_the_same(tmp_path: P
     files = sorted(folder.iterdir())
     assert [file.name for file in files] == [
         "00_integer.py",
-        "01_widen_weights.py",
-        "02_repeat_rows.py",
-        "03_split_operands.py",
-        "04_offset_activations.py",
-        "05_merge_projections.py",
-        "06_pack_tokens.py",
-        "07_analyse_ranges.py",
-        "08_specialise_shapes.py",
-        "09_fuse_epilogues.py",
-        "10_emit_kernels.py",
-        "11_share_kernels.py",
-        "12_check_integer_only.py",
-        "13_schedule.py",
+        "01_repeat_rows.py",
+        "02_split_operands.py",
+        "03_offset_activations.py",
+        "04_merge_projections.py",
+        "05_pack_tokens.py",
+        "06_analyse_ranges.py",
+        "07_specialise_shapes.py",
+        "08_fuse_epilogues.py",
+        "09_emit_kernels.py",
+        "10_share_kernels.py",
+        "11_check_integer_only.py",
+        "12_schedule.py",
     ]
     texts = [file.read_text(encoding="utf-8") for file in files]
     assert "integer.embedding" in texts[0] and LAYER in texts[0]
-    assert "main_b2_s5" in texts[8] and "seq_len" not in texts[8]
-    assert "T.sblock" in texts[10] and "T.parallel" not in texts[10]
-    assert "T.parallel" in texts[13]
+    assert "main_b2_s5" in texts[7] and "seq_len" not in texts[7]
+    assert "T.sblock" in texts[9] and "T.parallel" not in texts[9]
+    assert "T.parallel" in texts[12]
 
     report = compiled.report
     assert report["shapes"] == [[1, 3], [2, 5]]
@@ -184,7 +183,7 @@ def test_a_dump_folder_that_cannot_be_made_is_refused(tmp_path: Path, messages: 
 def test_a_dump_that_cannot_be_written_is_refused(tmp_path: Path, messages: Messages) -> None:
     first = tmp_path / "00_integer.py"
     first.write_text("# dumped by ibert_tvm\n", encoding="utf-8")
-    (tmp_path / "01_widen_weights.py").mkdir()
+    (tmp_path / "01_repeat_rows.py").mkdir()
     with messages.raises(OutputError):
         ibert_tvm.compile(model(), target="x86-64", shapes=[(1, 4)], dump_ir=tmp_path)
     first.write_text("mine", encoding="utf-8")

@@ -92,8 +92,10 @@ def test_outputs_stay_close_and_ranges_are_proved() -> None:
     assert check_unbounded(narrow.program, given(), narrow.parameters, details, np.int64) == []
 
 
-@pytest.mark.parametrize(("target", "halves"), [("cortex-m4", True), ("c99", False)])
-def test_microcontrollers_keep_half_bytes(target: str, halves: bool) -> None:
+@pytest.mark.parametrize(
+    ("target", "halves"), [("wasm32", True), ("x86-64-v3", True), ("t4", False)]
+)
+def test_all_but_gpus_keep_half_bytes(target: str, halves: bool) -> None:
     whole, narrow = (
         lowered(model, target, [(1, 20)]).program.parameters
         for model in (one_layer(), mix().narrow)

@@ -7,6 +7,7 @@ from tvm import te, tirx
 
 from ibert_tvm.relay_passes.emit.domain import KernelDomain, PackedWeight
 from ibert_tvm.relay_passes.emit.group import row_count_argument
+from ibert_tvm.relay_passes.spec import nibbles
 from ibert_tvm.schedules import schedule_kernel
 from ibert_tvm.schedules.row_guard import ROW_COUNT
 from ibert_tvm.targets import TargetDescription
@@ -18,25 +19,41 @@ SIZES = ((13, 5), (31, 33), (3, 40), (64, 48))
 
 
 def linear_kernel(
-    target: TargetDescription, rows: int, weight: np.ndarray, dtype: str, packed: bool = False
+    target: TargetDescription,
+    rows: int,
+    weight: np.ndarray,
+    dtype: str,
+    packed: bool = False,
+    halves: bool = False,
 ) -> tirx.PrimFunc:
     """``x weight^T + bias`` on x [rows, K] of `dtype`, scheduled.
 
-    `packed`: it is told the rows of two sequences.
+    `packed`: it is told the rows of two sequences. `halves`: the weight is one of
+    `narrow_weight_of`, and the kernel reads its `half_bytes`.
     """
     columns, depth = weight.shape
     layout = layout_of(target)
     domain = KernelDomain(layout, 1, "layer")
     x = te.placeholder((rows, depth), dtype, name="x")
     operand = te.placeholder(layout.packed_shape(columns, depth), "int8", name="weight")
+    packed_weight, weights = PackedWeight(weight, operand), [operand]
+    if halves:
+        parts = [
+            PackedWeight(
+                array, te.placeholder(layout.packed_shape(*array.shape, packed=how), "uint8")
+            )
+            for array, how in zip(half_bytes(weight), ("entries", "columns"), strict=True)
+        ]
+        packed_weight = domain.widened(*parts, depth)
+        weights = [part.tensor for part in parts]
     bias = te.placeholder((columns,), "int32", name="bias")
     bounds = np.iinfo(dtype)
     result = domain.linear(
         domain.stage(x, bounds.min, bounds.max),
-        PackedWeight(weight, operand),
+        packed_weight,
         domain.stage(bias, -(2**20), 2**20),
     )
-    arguments = [x, operand, bias]
+    arguments = [x, *weights, bias]
     attributes = {"ibert.kernel": "linear", **domain.attributes}
     if packed:
         attributes[ROW_COUNT] = len(arguments)
@@ -64,6 +81,24 @@ def weight_of(depth: int, columns: int, lowest: int = -128) -> np.ndarray:
     weight = random.integers(lowest, 128, (columns, depth)).astype("int8")
     weight[0], weight[-1] = lowest, 127
     return weight
+
+
+def narrow_weight_of(depth: int, columns: int) -> np.ndarray:
+    """Weights [columns, depth] that half bytes stand for: the first column all -128."""
+    halves, scales = half_bytes(weight_of(depth, columns))
+    return nibbles.unpack(halves, scales, depth)
+
+
+def half_bytes(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Half bytes and scales; of a weight that they can stand for, those that do."""
+    columns, depth = weight.shape
+    padded = np.pad(weight, ((0, 0), (0, -depth % nibbles.GROUP))).astype(int)
+    groups = padded.reshape(columns, -1, nibbles.GROUP)
+    # Scales by place, so that they are found again.
+    scales = 1 + (np.arange(columns)[:, None] + np.arange(groups.shape[1])) % 15
+    scales[0] = 16
+    entries = np.clip(groups // scales[..., None], nibbles.LEAST, nibbles.MOST)
+    return nibbles.pack(entries.astype("int8"), scales)
 
 
 def activations(rows: int, depth: int, dtype: str) -> np.ndarray:
