@@ -222,6 +222,5 @@ RISCV64 = Machine(
         runtimes=("none",),
         # arch/riscv/include/uapi/asm/hwcap.h of Linux: letters of extensions
         capabilities={(0, ord(letter) - ord("a")): letter for letter in "imafdcv"},
-        threads=True,
     ),
 )
