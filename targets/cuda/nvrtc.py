@@ -35,17 +35,13 @@ _HEADERS = {
 }
 
 
-class _Failure(Exception):
-    """What the libraries refuse, in their words."""
-
-
 def _strings(texts: list[str]) -> ctypes.Array:
     return (ctypes.c_char_p * len(texts))(*(text.encode() for text in texts))
 
 
 def _checked(status: int, what: str) -> None:
     if status != 0:
-        raise _Failure(f"error: {what} fails with status {status}")
+        raise OSError(f"error: {what} fails with status {status}")
 
 
 def _content(size: Callable[..., int], get: Callable[..., int], handle: ctypes.c_void_p) -> bytes:
@@ -88,7 +84,7 @@ def _compile(library: ctypes.CDLL, arguments: list[str]) -> None:
     status = library.nvrtcCompileProgram(program, len(options), _strings(options))
     if status != 0:
         log = _content(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program)
-        raise _Failure(log.rstrip(b"\0").decode(errors="replace"))
+        raise OSError(log.rstrip(b"\0").decode(errors="replace"))
     if "-ptx" in arguments:
         text = _content(library.nvrtcGetPTXSize, library.nvrtcGetPTX, program)
         output.write_bytes(text.rstrip(b"\0"))
@@ -132,7 +128,7 @@ def main(arguments: list[str]) -> int:
             _join(library, rest)
         else:
             _compile(library, rest)
-    except (_Failure, OSError) as error:
+    except OSError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
