@@ -33,7 +33,8 @@ from ..aot.model import (
 from ..description import TargetDescription
 from ..nodes import calls_of, nodes_of
 from ..weights import Weight, weight_rows
-from .compile import compile_device_code, kernel_roles, source_modules
+from . import compile as device_code
+from .compile import kernel_roles, source_modules
 from .launches import Launch
 from .pipeline import gpu_pipeline
 from .workspaces import LiftWorkspaces
@@ -170,7 +171,9 @@ def compile_for_driver(
             target=tvm.target.Target(dict(description.tvm_target)),
             tir_pipeline=gpu_pipeline(description, launches),
         )
-    code = compile_device_code(executable, description, kernel_roles(module), launches, dump)
+    code = device_code.compile_device_code(
+        executable, description, kernel_roles(module), launches, dump
+    )
     placed = [place_values(graph, dict.fromkeys(names, 0), _ALIGNMENT) for graph in graphs]
     alignment = description.machine.system.alignment
     weights, weight_bytes = weight_rows(parameters, alignment, interface.prefix)
