@@ -35,36 +35,32 @@ def accumulator_bounds(weight: Integers, low: int, high: int) -> tuple[Integers,
     return positive * low + negative * high, positive * high + negative * low
 
 
-def largest_partial_sum(weight: Integers, bias: Integers, magnitude: int) -> Integers:
-    """Bound of ``|bias[n] + sum_k x[k] weight[n, k]|`` and of its partial sums, in any order.
+def check_accumulator(weight: Integers, bias: Integers, low: int, high: int) -> int:
+    """Refuse a product whose partial sums, in any order, might leave int32.
+
+    Overflow of a partial sum would wrap back, but it is undefined in compiled code.
 
     Parameters
     ----------
     weight, bias : numpy.ndarray
         Integers [N, K] and [N].
-    magnitude
-        Bound of every ``|x[k]|``.
+    low, high
+        Interval of every entry x[k] that is multiplied.
 
     Returns
     -------
-    numpy.ndarray
-        int64 [N].
-    """
-    wide = np.abs(weight.astype(np.int64)).sum(axis=1)
-    return wide * magnitude + np.abs(bias.astype(np.int64))
-
-
-def check_accumulator(weight: Integers, bias: Integers, low: int, high: int) -> None:
-    """Refuse a product whose partial sums, in any order, might leave int32.
-
-    Overflow of a partial sum would wrap back, but it is undefined in compiled code.
+    int
+        Bound of all ``|bias[n] + sum_k x[k] weight[n, k]|`` and of their partial sums.
 
     Raises
     ------
     RangeError
         Naming the row.
     """
-    partial = largest_partial_sum(weight, bias, max(abs(low), abs(high)))
+    # The next wider type holds every magnitude, in a fraction of the time of 64 bits.
+    magnitudes = np.abs(weight.astype(f"int{min(64, 16 * weight.itemsize)}"))
+    partial = magnitudes.sum(axis=1, dtype=np.int64) * max(abs(low), abs(high))
+    partial += np.abs(bias.astype(np.int64))
     row = int(partial.argmax())
     if partial[row] > INT32[1]:
         raise RangeError(
@@ -73,6 +69,7 @@ def check_accumulator(weight: Integers, bias: Integers, low: int, high: int) -> 
             f"{int(bias[row])} reaches {partial[row]}, and int32 ends at {INT32[1]}",
             todo="use a coarser weight or activation scale for this layer",
         )
+    return int(partial[row])
 
 
 def sum_bounds(value: Ranged, count: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ...canonical.operators.linear import Linear
 from ...dialect.arrays import Reals
 from ...errors import LoweringError, RangeError
-from ...integer.intervals import check_accumulator, largest_partial_sum
+from ...integer.intervals import check_accumulator
 from ...quantization_table import ActivationQuant, WeightQuant
 from ..forms import Form
 from ..rule import MATMUL, Need, Node, lowers
@@ -109,8 +109,7 @@ def _product(
     scale: Reals,
 ) -> Form:
     """Emit ``integer.linear``, whose bias is called `parameter`, if no accumulator can overflow."""
-    check_accumulator(rows.values, bias, -source.magnitude, source.magnitude)
-    magnitude = int(largest_partial_sum(rows.values, bias, source.magnitude).max())
+    magnitude = check_accumulator(rows.values, bias, -source.magnitude, source.magnitude)
     weight = node.in_place_of(1, rows.values)
     constant = node.context.parameter(parameter, bias.astype(np.int32))
     return Form(node.emit(source.var, weight, constant), node.name, scale, 0, magnitude)
@@ -132,6 +131,8 @@ def bias_steps(
             why="a weight of the model is infinite or not a number",
             todo="check the checkpoint",
         )
-    channels = None if quant.splits is None else quant.splits.size
-    compensation = (rows.values[:, :channels].astype(np.int64) * quant.zero_points).sum(axis=1)
-    return np.floor(steps + 0.5).astype(np.int64) - compensation
+    integers = np.floor(steps + 0.5).astype(np.int64)
+    if np.any(quant.zero_points):
+        channels = None if quant.splits is None else quant.splits.size
+        integers -= (rows.values[:, :channels].astype(np.int64) * quant.zero_points).sum(axis=1)
+    return integers
