@@ -5,6 +5,7 @@ The first needs neither torch nor transformers. Tests compare the two, which giv
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from ..common.extras import require
@@ -77,21 +78,23 @@ def import_encoder(folder: HfFolder, head: str | None) -> CanonicalModel:
         raise NeedsTransformersError(f"with the head {head}")
     config, labels = family.read(folder.config), _labels(folder, head)
     after = _after(folder, head, config.hidden_size)
-    weights = _encoder_weights(folder, family, head, config, len(labels))
-    for index, step in enumerate(after.steps):
-        if isinstance(step, Dense | LayerNorm):
-            arrays = module_weights(step)
-            weights |= {f"after.steps.{index}.{name}": array for name, array in arrays.items()}
-    model = finish(
-        EncoderBuilder(config, weights, family.prefix_of(head)).run(steps, after.steps),
-        None,
-        architecture=family.model_type,
-        head=head,
-        outputs=[HEADS[head].public if after.pools or not after.steps else TOKEN_EMBEDDINGS],
-        pad_token_id=config.pad_token_id,
-        id2label=labels if HEADS[head].labelled else {},
-    )
-    return described(model, **folder.provenance(head))
+    with ThreadPoolExecutor(1) as beside:
+        said = beside.submit(folder.provenance, head)
+        weights = _encoder_weights(folder, family, head, config, len(labels))
+        for index, step in enumerate(after.steps):
+            if isinstance(step, Dense | LayerNorm):
+                arrays = module_weights(step)
+                weights |= {f"after.steps.{index}.{name}": array for name, array in arrays.items()}
+        model = finish(
+            EncoderBuilder(config, weights, family.prefix_of(head)).run(steps, after.steps),
+            None,
+            architecture=family.model_type,
+            head=head,
+            outputs=[HEADS[head].public if after.pools or not after.steps else TOKEN_EMBEDDINGS],
+            pad_token_id=config.pad_token_id,
+            id2label=labels if HEADS[head].labelled else {},
+        )
+        return described(model, **said.result())
 
 
 def _family(folder: HfFolder) -> Family:
