@@ -36,6 +36,7 @@ from tests.pc import machine as pc
 from tests.twins import tiles_in_plain_c
 
 SLOW = pytest.mark.slow
+pytestmark = pytest.mark.slow_cases(len(MODELS))
 # The others have no kernel that none of these has.
 COMPILED = ("bert", "bert-paper", "odd", "roberta", "distilbert", "electra", "deit", "ibert")
 COMPILED += ("ibert-mean", "qdq", "qdq-widened", "minilm", "minilm-paper", "bert-base")
@@ -83,7 +84,6 @@ def golden_outputs(name: str) -> digests.Section:
     return digests.stored()[name]["outputs"]
 
 
-@pytest.mark.slow_cases(len(MODELS))
 @pytest.mark.parametrize(
     "name", some_slow(MODELS, {name for name, golden in MODELS.items() if golden.fast})
 )
