@@ -447,15 +447,7 @@ def describe_gpu(library: Library) -> dict[str, object]:
     dict
         ``device``, ``gpu`` (name), ``architecture`` and ``multiprocessors``.
     """
-    if library.metadata.runtime == "none":
-        plain = cast("PlainGpuEngine", library.engine)
-        return {
-            "device": plain.device,
-            "gpu": plain.gpu.name,
-            "architecture": f"sm_{plain.gpu.capability}",
-            "multiprocessors": plain.gpu.multiprocessors,
-        }
-    engine = cast("CudaEngine", library.engine)
+    engine = cast("CudaEngine | PlainGpuEngine", library.engine)
     return {
         "device": engine.device,
         "gpu": engine.name,

@@ -361,7 +361,6 @@ def compile(
     from ibert_tvm.targets.aot import ShapeSpec, compile_bare, portable_description
     from ibert_tvm.targets.aot.compile import arena_bytes
     from ibert_tvm.targets.build import build_executable, build_for_gpu
-    from ibert_tvm.targets.cuda.standalone import compile_for_driver
 
     shapes = check_shapes(shapes, quantized)
     description = get_target(target)
@@ -419,9 +418,12 @@ def compile(
                 text = text_sources(quantized, interface)
             apart = (external_weights, fetch_buffer)
         if runtime == "none" and description.gpu is not None:
+            from ibert_tvm.targets.cuda.standalone import compile_for_driver
+
             on_device = (module, parameters, description, interface, text, dump.folder)
             bare = compile_for_driver(*on_device)
-            on_gpu = {"cuda": bare.device.report} if bare.device is not None else {}
+            assert bare.device is not None
+            on_gpu = {"cuda": bare.device.report}
         elif runtime == "none":
             bare = compile_bare(module, parameters, description, interface, threads, text, *apart)
 

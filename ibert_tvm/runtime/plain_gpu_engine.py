@@ -9,11 +9,10 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Callable
-from functools import cached_property
 
 import numpy as np
 
-from ibert_tvm.targets.cuda.driver import FoundGpu, find_driver
+from ibert_tvm.targets.cuda.driver import find_driver
 
 from ..common.errors import DeviceError
 from .buffers import aligned_zeros
@@ -46,8 +45,8 @@ class PlainGpuEngine(PlainEngine):
 
     Attributes
     ----------
-    gpu
-        Its name, compute capability and multiprocessors, as the driver tells them.
+    device, name, architecture, multiprocessors
+        As of `ibert_tvm.runtime.cuda_engine.CudaEngine`.
 
     Raises
     ------
@@ -69,11 +68,9 @@ class PlainGpuEngine(PlainEngine):
         address, fingerprint = memory.ctypes.data, self.fingerprint
         self.check(self.init(address, ABI_VERSION, fingerprint, arena.ctypes.data, arena.nbytes))
         self.attach(self, memory)
-
-    @cached_property
-    def gpu(self) -> FoundGpu:
-        """The GPU."""
-        return find_driver().gpus[self._index]
+        gpu = find_driver().gpus[index]
+        self.name, self.multiprocessors = gpu.name, gpu.multiprocessors
+        self.architecture = f"sm_{gpu.capability}"
 
     def attach(self, owner: object, memory: np.ndarray) -> None:
         """As `PlainEngine.attach`: on the engine's GPU."""

@@ -1,9 +1,9 @@
 /* What a page calls of a model: its inputs, outputs and weights lie in the memory that the page gives
  * the module, where they are exported, and one function runs a shape.
  *
- * INPUT_BYTES and OUTPUT_BYTES are what each input and output has room for, MESSAGE_BYTES the words
- * of an error; TEXT_BYTES and TOKENS
- * what the tokenizer has, where there is one; PAIRS is defined if it takes two texts.
+ * INPUT_BYTES and OUTPUT_BYTES are what each input and output has room for, MESSAGE_BYTES what the
+ * words of an error have, TEXT_BYTES and TOKENS what the tokenizer has, where there is one; PAIRS is
+ * defined if it takes two texts.
  */
 #include "ibert_model.h"
 

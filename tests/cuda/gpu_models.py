@@ -18,6 +18,8 @@ from ibert_tvm.relay_passes.passes import IntegerProgram
 from ibert_tvm.runtime import Library, load_library
 from tests.cuda.real_gpu import RealGpu
 from tests.cuda.stand_in_gpu import images_for_stand_in, load
+from tests.passes.models import VOCABULARY
+from tests.passes.test_pack_tokens import masks_of
 
 Inputs = dict[str, NDArray[np.generic]]
 
@@ -126,3 +128,16 @@ def check(library: Library, model: QuantizedModel, inputs: Inputs, runs: int = 2
         for (name, output), want in zip(outputs.items(), expected, strict=True):
             np.testing.assert_array_equal(output.values, want, err_msg=f"{name}, run {run}")
             assert np.unique(want).size > 3, "a constant output would prove nothing"
+
+
+def check_mixes(library: Library, quantised: QuantizedModel, shape: tuple[int, int]) -> None:
+    """A batch with every mix of lengths gives what the specification gives."""
+    ids = np.random.default_rng(1).integers(2, VOCABULARY, shape)
+    kinds = {var.name: str(var.ty.dtype) for var in quantised.module["main"].params}
+    for name, mask in masks_of(*shape).items():
+        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2}
+        inputs = {key: given[key].astype(kinds[key]) for key in quantised.input_names}
+        expected = evaluate(quantised.module, inputs, quantised.parameters)
+        outputs = library.run(**inputs, dequantize=False).values()
+        for got, want in zip(outputs, expected, strict=True):
+            np.testing.assert_array_equal(got.values, want, name)

@@ -21,11 +21,11 @@ from ibert_tvm.schedules.row_guard import ROW_COUNT
 from ibert_tvm.schedules.rule import kernel_name
 from ibert_tvm.targets import Gpu, get_target
 from tests.arm.tools import needs
-from tests.cuda.gpu_models import as_model, build
+from tests.cuda.gpu_models import as_model, build, check_mixes
 from tests.cuda.stand_in_gpu import Kernel, load, run_kernel
 from tests.examples import examples
 from tests.lowering import lowered
-from tests.passes.models import ENCODERS, VOCABULARY, encoder_program
+from tests.passes.models import ENCODERS, encoder_program
 from tests.passes.small import small_program
 from tests.passes.test_pack_tokens import masks_of
 from tests.schedules.machine import refusal
@@ -159,12 +159,4 @@ def test_every_mix_of_lengths_gives_the_bits_of_the_specification(
         path = tmp_path / "model.so"
         library = build(quantised, target, [shape], path, observed=True, runtime=runtime)
     assert all(function.packed for function in library.metadata.functions)
-    ids = np.random.default_rng(1).integers(2, VOCABULARY, shape)
-    kinds = {var.name: str(var.ty.dtype) for var in quantised.module["main"].params}
-    for name, mask in masks_of(*shape).items():
-        given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2}
-        inputs = {key: given[key].astype(kinds[key]) for key in quantised.input_names}
-        expected = evaluate(quantised.module, inputs, quantised.parameters)
-        outputs = library.run(**inputs, dequantize=False).values()
-        for got, want in zip(outputs, expected, strict=True):
-            np.testing.assert_array_equal(got.values, want, name)
+    check_mixes(library, quantised, shape)

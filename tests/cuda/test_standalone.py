@@ -18,11 +18,10 @@ from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.library_audit import audit_library
 from tests.arm.tools import needs
-from tests.cuda.gpu_models import as_model, build, random_inputs
+from tests.cuda.gpu_models import as_model, build, check_mixes, random_inputs
 from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
 from tests.examples import examples
-from tests.passes.models import ENCODERS, VOCABULARY, encoder_program
-from tests.passes.test_pack_tokens import masks_of
+from tests.passes.models import ENCODERS, encoder_program
 from tests.processes import run_captured
 from tests.snapshots import Messages
 
@@ -60,16 +59,8 @@ def test_every_mix_of_lengths_gives_the_bits_of_the_specification(
     shapes = [(1, 17), SHAPE]
     library = build(quantised, target, shapes, tmp_path / "model.so", runtime="none")
     assert [f.packed for f in library.metadata.functions] == [masked, masked]
-    kinds = {var.name: str(var.ty.dtype) for var in quantised.module["main"].params}
-    for batch, length in shapes:
-        ids = np.random.default_rng(1).integers(2, VOCABULARY, (batch, length))
-        for name, mask in masks_of(batch, length).items():
-            given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": ids % 2}
-            inputs = {key: given[key].astype(kinds[key]) for key in quantised.input_names}
-            expected = evaluate(quantised.module, inputs, quantised.parameters)
-            outputs = library.run(**inputs, dequantize=False).values()
-            for got, want in zip(outputs, expected, strict=True):
-                np.testing.assert_array_equal(got.values, want, name)
+    for shape in shapes:
+        check_mixes(library, quantised, shape)
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +214,7 @@ def test_each_kernel_is_timed_where_somebody_asks(model: QuantizedModel, path: P
     assert seen == [kernel.name for kernel in function.kernels]
     for name, output in library.run(**inputs, dequantize=False).items():
         np.testing.assert_array_equal(output.values, observed[name].values)
-    assert library.engine.gpu.multiprocessors == 40
+    assert (library.engine.architecture, library.engine.multiprocessors) == ("sm_75", 40)
 
 
 def test_the_processor_part_of_a_library_is_audited(path: Path) -> None:
