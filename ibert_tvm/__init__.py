@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .common.errors import IbertError
+    from .common.version import __version__
     from .compiler import compile
     from .encoder import Encoder
     from .frontend import load
     from .model.artefact import QuantizedModel
     from .quantization import quantize
     from .runtime import Library, load_library, run
-    from .version import __version__
 
 # Read by TVM when its thread pool starts: a worker without work gives up its processor 300,000
 # times before it sleeps, or sees that it is to end. On a quiet machine that is a moment; where tens
@@ -53,7 +53,7 @@ _HOME = {
     "IbertError": "ibert_tvm.common.errors",
     "Library": "ibert_tvm.runtime",
     "QuantizedModel": "ibert_tvm.model.artefact",
-    "__version__": "ibert_tvm.version",
+    "__version__": "ibert_tvm.common.version",
     "compile": "ibert_tvm.compiler",
     "load": "ibert_tvm.frontend",
     "load_library": "ibert_tvm.runtime",
@@ -62,7 +62,7 @@ _HOME = {
 }
 
 _MOVED = {
-    "common": ("errors", "files", "schema", "strict_json"),
+    "common": ("errors", "files", "schema", "strict_json", "version"),
     "evaluation": ("evaluate", "metrics"),
     "model": ("artefact", "model_info", "tokenization", "trained_scales"),
     "verification": ("signature",),

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ibert_tvm", "relay_passes", "schedules", "targets")
 # Errors, parsers of untrusted files, and the writing of outputs.
 FOR_ALL = {"ibert_tvm.common"}
-LOOSE = {"__init__", "__main__", "demo", "progress", "texts", "version"}
+LOOSE = {"__init__", "__main__", "demo", "progress", "texts"}
 # docs/architecture.md: imports point one way.
 MAY_IMPORT = {
     "relay_passes": {*FOR_ALL, "tvm", "tvm_ffi", "numpy", "scipy", "typing_extensions"},

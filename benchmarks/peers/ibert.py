@@ -36,7 +36,7 @@ COMPILING = (
     "ibert_tvm/runtime/library_file.py",
     "ibert_tvm/runtime/metadata.py",
     "ibert_tvm/model/shapes.py",
-    "ibert_tvm/version.py",
+    "ibert_tvm/common/version.py",
     "relay_passes",
     "schedules",
     "targets",

@@ -24,10 +24,10 @@ from ..common.extras import require
 from ..common.files import OutputKind, check_replaceable, write_folder
 from ..common.strict_json import JsonDict, JsonObject
 from ..common.types import Array
+from ..common.version import __version__
 from ..model.shapes import check_shapes
 from ..runtime.library_file import FORMAT
 from ..runtime.metadata import InputRecord, read_record
-from ..version import __version__
 from .layer_widths import scalar_loops, wide_values
 
 if TYPE_CHECKING:

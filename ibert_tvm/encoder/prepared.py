@@ -24,6 +24,7 @@ from ..common.errors import LibraryError, UsageError
 from ..common.extras import require
 from ..common.files import files_below, files_sha256, locked
 from ..common.strict_json import JsonDict
+from ..common.version import __version__
 from ..frontend import load
 from ..frontend.sources import is_source, resolved, source_of
 from ..model.artefact import QuantizedModel
@@ -31,7 +32,6 @@ from ..model.tokenization import Tokenizer
 from ..progress import progress
 from ..runtime.library_file import read_metadata
 from ..texts import data_file
-from ..version import __version__
 
 # Where an encoder keeps what it made or copied.
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.strict_json import JsonDict, JsonObject
+from ..common.version import __version__
 from ..model.artefact import QuantizedModel
 from ..model.tokenization import Tokenizer
 from ..model.tokenizer_behaviour import behaviour
 from ..texts import packaged_texts
-from ..version import __version__
 from .batches import Calibration
 from .fidelity import FIRST_FIDELITY, PLAIN_FIDELITY, options_of
 from .options import CalibrationOptions

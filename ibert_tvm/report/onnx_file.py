@@ -15,7 +15,7 @@ from ..common.errors import UsageError
 from ..common.extras import require
 from ..common.files import marked, write_file
 from ..common.strict_json import JsonObject
-from ..version import __version__
+from ..common.version import __version__
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.integer.types import TensorType

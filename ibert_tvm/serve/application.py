@@ -24,9 +24,9 @@ from ..common.content_policy import content_policy
 from ..common.errors import IbertError, UsageError
 from ..common.strict_json import JsonDict, JsonObject
 from ..common.types import Floats
+from ..common.version import __version__
 from ..encoder import Encoder
 from ..model.scores import normalized, ranked_classes, ranked_documents
-from ..version import __version__
 from .batcher import ClosedError, OverloadedError, UnavailableError
 from .connections import log_refusal
 from .documents import (

@@ -12,7 +12,7 @@ from ..common.integrity import check_sealed, sealed
 from ..common.schema import FLAG, OBJECT, STRING, one_of
 from ..common.schema import check as check_document
 from ..common.strict_json import JsonDict, read_json
-from ..version import __version__
+from ..common.version import __version__
 
 FORMAT, VERSION = "ibert-certificate", 2
 MOST_FINDINGS = 20

@@ -13,8 +13,8 @@ from pathlib import Path
 from ..common.files import files_sha256
 from ..common.integrity import MANIFEST, check_manifest
 from ..common.strict_json import JsonDict, JsonObject
+from ..common.version import __version__
 from ..model.artefact import damaged
-from ..version import __version__
 
 _ARTEFACT, _SOURCE = "artefact", "source"
 _PACKAGES = {
