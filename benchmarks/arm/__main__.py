@@ -1,7 +1,7 @@
 """Count executed instructions of kernels and whole models on every ARM target.
 
     python -m benchmarks.arm                               # everything
-    python -m benchmarks.arm --targets cortex-m4 --kernels linear --models ""
+    python -m benchmarks.arm --targets cortex-m4 --kernels linear --models "" --cmsis-nn CMSIS-NN
     python -m benchmarks.arm --models bert-tiny:1x32,minilm:1x128
 
 Every result is compared with the integer specification first. The counts go to
@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from benchmarks.models import Cell
 from ibert_tvm.targets import TargetError, get_target
 from ibert_tvm.targets.processors import PROCESSORS
 
+from .cmsis_nn import count_linear
 from .errors import CountingError
 from .kernels import CASES, Case
 from .models import SPECS, count_model, quantise
@@ -72,6 +74,12 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         metavar="NAME=PATH.ibert",
         help="a model quantised before, instead of one in --cache",
     )
+    parser.add_argument(
+        "--cmsis-nn",
+        type=Path,
+        metavar="CHECKOUT",
+        help="count the kernels of this CMSIS-NN instead of taking what they took",
+    )
     parser.add_argument("--no-kernels", action="store_true", help="whole models only")
     parser.add_argument(
         "--cache", type=Path, default=ROOT / "build" / "bench", help="folder for artefacts"
@@ -110,7 +118,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _kernel_row(case: Case, name: str) -> dict[str, Any]:
+def _kernel_row(case: Case, name: str, cmsis_nn: Path | None) -> dict[str, Any]:
     target = get_target(name)
     bar = case.bars.get(name)
     row: dict[str, Any] = {
@@ -121,6 +129,9 @@ def _kernel_row(case: Case, name: str) -> dict[str, Any]:
     }
     started = time.perf_counter()
     try:
+        if cmsis_nn and case.sizes and bar is not None and bar.peer:
+            counted = count_linear(cmsis_nn, bar.peer, case.sizes, target)
+            row["bar"] = replace(bar, instructions=counted).__dict__
         kernel = case.build(target)
         counts = count_kernel(kernel, target)
     except (CountingError, TargetError, AssertionError) as error:
@@ -166,7 +177,7 @@ def main(arguments: list[str] | None = None) -> int:
         for target in options.targets:
             if case.targets and target not in case.targets:
                 continue
-            result["kernels"].append(_kernel_row(case, target))
+            result["kernels"].append(_kernel_row(case, target, options.cmsis_nn))
             _log(f"{case.name} on {target}", result["kernels"][-1])
             write_report(result, options.output)
     for name, cell in options.models:

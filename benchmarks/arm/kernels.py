@@ -6,12 +6,15 @@ instructions run does not depend on them. Results are compared with the specific
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ibert_tvm.targets import TargetDescription
 from tests.arm import matrix_kernels, row_kernels, softmax_kernel
 from tests.arm.row_program import RowKernel
+
+from .cmsis_nn import KERNELS
 
 __all__ = ["CASES", "Bar", "Case"]
 
@@ -34,6 +37,12 @@ class Bar:
     instructions: int
     goal: float | None = None
 
+    @property
+    def peer(self) -> str:
+        """Which of `cmsis_nn.KERNELS` it is; empty for others."""
+        name = self.source.removeprefix(_CMSIS)
+        return name if name in KERNELS else ""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -53,6 +62,8 @@ class Case:
         What is compared, where that is not the same work.
     targets
         Targets to count it on; empty for all.
+    sizes
+        Rows, depth and columns of a linear layer that others are counted for, too.
     """
 
     name: str
@@ -61,6 +72,10 @@ class Case:
     macs: int = 0
     note: str = ""
     targets: tuple[str, ...] = ()
+    sizes: tuple[int, int, int] | None = None
+
+
+_CMSIS = "CMSIS-NN "
 
 
 def _millions(source: str, goal: float | None = None, **targets: float) -> dict[str, Bar]:
@@ -73,21 +88,35 @@ def _sdot_limit(macs: int) -> Bar:
     return Bar("MACs / 16", macs // 16, 1.5)
 
 
-_CMSIS = "CMSIS-NN mat_mult_nt_t_s8"
+_S8, _S4 = f"{_CMSIS}mat_mult_nt_t_s8", f"{_CMSIS}mat_mult_nt_t_s4"
+_LAYER = (128, 384, 384)
 CASES = (
     Case(
         "linear 128x384->384",
-        lambda target: matrix_kernels.linear(target, 128, 384, 384),
+        lambda target: matrix_kernels.linear(target, *_LAYER),
         {
-            **_millions(_CMSIS, 0.75, m4=28.7),
-            **_millions(_CMSIS, 0.9, m3=49.4),
+            **_millions(_S8, 0.75, m4=28.7),
+            **_millions(_S8, 0.9, m3=49.4),
             # 118.0M for fully_connected_s8, the faster of the two on this processor.
-            **_millions("CMSIS-NN fully_connected_s8", 0.8, m0=118.0),
-            **_millions(_CMSIS, 1.0, m55=3.93),
+            **_millions(f"{_CMSIS}fully_connected_s8", 0.8, m0=118.0),
+            **_millions(_S8, 1.0, m55=3.93),
             "rv32imc": Bar("CMSIS-NN, its plain C", 82_400_000, 0.63),
-            "aarch64-dotprod": Bar("MACs / 16", 128 * 384 * 384 // 16),
+            "aarch64-dotprod": Bar("MACs / 16", math.prod(_LAYER) // 16),
         },
-        macs=128 * 384 * 384,
+        macs=math.prod(_LAYER),
+        sizes=_LAYER,
+    ),
+    Case(
+        "linear 128x384->384, 4-bit weights",
+        lambda target: matrix_kernels.linear(target, *_LAYER, halves=True),
+        {
+            **_millions(_S4, 1.0, m4=58.4, m3=63.4, m55=6.17),
+            # A vector at a time takes fewer than all at once there.
+            **_millions(f"{_CMSIS}vec_mat_mult_t_s4", 1.0, m0=148.9),
+        },
+        macs=math.prod(_LAYER),
+        note="a scale for every 32 weights of a channel; CMSIS-NN has one for a channel",
+        sizes=_LAYER,
     ),
     Case(
         "linear 128x768->768",

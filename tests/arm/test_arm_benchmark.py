@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.arm import __main__ as command
+from benchmarks.arm.cmsis_nn import count_linear
 from benchmarks.arm.errors import CountingError
 from benchmarks.arm.kernels import CASES
 from benchmarks.arm.models import count_model
@@ -30,6 +31,10 @@ GOALS = {
     ("linear 128x384->384", "cortex-m4"): (28_700_000, 0.75),
     ("linear 128x384->384", "cortex-m55"): (3_930_000, 1.0),
     ("linear 128x384->384", "rv32imc"): (82_400_000, 0.63),
+    ("linear 128x384->384, 4-bit weights", "cortex-m0"): (148_900_000, 1.0),
+    ("linear 128x384->384, 4-bit weights", "cortex-m3"): (63_400_000, 1.0),
+    ("linear 128x384->384, 4-bit weights", "cortex-m4"): (58_400_000, 1.0),
+    ("linear 128x384->384, 4-bit weights", "cortex-m55"): (6_170_000, 1.0),
     ("linear 128x768->768", "aarch64-dotprod"): (128 * 768 * 768 // 16, 1.5),
     ("softmax 128x128", "cortex-m4"): (630_000, 1.0),
     ("GELU 128x384", "cortex-m4"): (1_200_000, 1.0),
@@ -162,6 +167,21 @@ def test_the_command_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         command.main(["--models", "gpt:1x8"])
     assert "unknown model 'gpt'; there are minilm, bert-tiny" in capsys.readouterr().err
+
+
+def test_kernels_of_others_are_counted_where_there_are_any(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.sizes)
+    bar = case.bars["cortex-m4"]
+    assert bar.peer == "mat_mult_nt_t_s8" and case.bars["cortex-m0"].peer == ""
+    with pytest.raises(CountingError) as caught:
+        count_linear(tmp_path, bar.peer, case.sizes, get_target("cortex-m4"))
+    source = tmp_path / "Source" / "NNSupportFunctions" / "arm_nn_mat_mult_nt_t_s8.c"
+    assert str(caught.value) == (
+        "this folder has no kernel of CMSIS-NN\n"
+        f"  where: {source} on cortex-m4\n"
+        "  why: the file does not exist\n"
+        "  what to do: give a checkout of https://github.com/ARM-software/CMSIS-NN"
+    )
 
 
 def test_every_target_of_a_case_exists() -> None:
