@@ -28,6 +28,9 @@ other sequences among them, which are masked; its first key is its first row, or
 the end."""
 ROWS_PER_TOKEN = "ibert.rows_per_token"
 """Attribute of a kernel whose rows are not tokens but their heads: how many each token has."""
+BLOCKS = "ibert.blocks_of_rows"
+"""Attribute of a kernel for a GPU on packed rows: units of work per token, units that some blocks
+along x share, and how many blocks those are. Blocks behind the last unit have nothing to do."""
 _ROWS = "ibert.rows"
 _ROWS_INSIDE = "ibert.rows_inside"
 _SEQUENCES = "ibert.sequences"
@@ -253,6 +256,27 @@ def rows_in_use(func: tirx.PrimFunc) -> tirx.Expr | None:
     """Rows of a kernel that hold a token, for rules that write kernels; None where all may."""
     guards = Guards(func)
     return None if guards.starts is None else guards.rows()
+
+
+def with_blocks(
+    func: tirx.PrimFunc, body: tirx.Stmt, units: int, shared: int, blocks: int = 1
+) -> tirx.PrimFunc:
+    """Give a kernel for a GPU its body; say which of its blocks work on rows in use.
+
+    Parameters
+    ----------
+    func
+        Kernel, packed or not.
+    body
+        Written by a rule.
+    units, shared, blocks
+        Units of work per row, how many of them lie together, and the blocks along x for those.
+    """
+    written = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
+    if ROW_COUNT not in (func.attrs or {}):
+        return written
+    units *= int(func.attrs.get(ROWS_PER_TOKEN, 1))
+    return written.with_attr(BLOCKS, [units, shared, blocks])
 
 
 def guard_rows(func: tirx.PrimFunc, name: str) -> tirx.PrimFunc:

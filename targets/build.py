@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,11 +54,14 @@ class GpuBuild:
         The compiled and audited kernels.
     storage_bytes
         Device memory for the values between kernels, which all functions share.
+    tokens
+        As of `ibert_tvm.targets.cuda.launches.token_records`.
     """
 
     executable: relax.VMExecutable
     device: DeviceCode
     storage_bytes: int
+    tokens: Mapping[str, Mapping[str, object]]
 
     @property
     def report(self) -> dict[str, object]:
@@ -89,6 +92,7 @@ def build_for_gpu(
         If the CUDA compiler is missing or fails, or the audit refuses its code.
     """
     from .cuda.compile import compile_device_code, kernel_roles, source_modules
+    from .cuda.launches import add_rows, token_records
     from .cuda.pipeline import gpu_pipeline
     from .cuda.storage import KeepStorages, storage_bytes
     from .cuda.workspaces import LiftWorkspaces
@@ -108,9 +112,11 @@ def build_for_gpu(
             [KeepStorages(), observe],
             gpu_pipeline(description, launches),
         )
+    add_rows(launches, module)
     roles = kernel_roles(module)
     device = compile_device_code(executable, description, roles, launches, dump)
-    return GpuBuild(executable, device, storage_bytes(planned[0]))
+    tokens = token_records(module, launches)
+    return GpuBuild(executable, device, storage_bytes(planned[0]), tokens)
 
 
 def _build(

@@ -407,6 +407,7 @@ def compile(
         metadata["form"] = emit
     executable = bare = device = None
     on_gpu: JsonDict = {}
+    tokens: Mapping[str, object] = {}
     with phase("build"):
         if runtime == "none":
             interface = bare_interface(metadata, quantized.info, prefix)
@@ -424,6 +425,7 @@ def compile(
             bare = compile_for_driver(*on_device)
             assert bare.device is not None
             on_gpu = {"cuda": bare.device.report}
+            tokens = bare.device.tokens
         elif runtime == "none":
             bare = compile_bare(module, parameters, description, interface, threads, text, *apart)
 
@@ -439,9 +441,13 @@ def compile(
             built = build_for_gpu(module, description, dump.folder)
             executable, device = built.executable, built.device
             on_gpu = {"cuda": built.report}
+            tokens = built.tokens
         else:
             executable = build_executable(module, description)
     metadata |= on_gpu
+    for entry in metadata["functions"]:
+        if entry["name"] in tokens:
+            entry["tokens"] = tokens[entry["name"]]
     report = {
         "integer_only": lowered.checked,
         "seconds": seconds,

@@ -1,10 +1,13 @@
-"""One CUDA graph per function: what a call on a GPU is.
+"""CUDA graphs of functions: what a call on a GPU is.
 
 What a call does is always the same: copy the inputs from pinned memory, launch every kernel of the
 encoder, copy the outputs to pinned memory. So the first call of a function lets TVM's virtual
 machine do it once, then lets CUDA capture it a second time as a graph. From then on a call is two
 calls of CUDA's runtime: the virtual machine, its hundreds of arguments and the launches of single
 kernels cost nothing any more, and no memory is allocated, here or on the GPU.
+
+A packed function has a graph for each bucket of tokens that was needed so far
+(`ibert_tvm.targets.cuda.buckets`), made of the captured one.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from ibert_tvm.targets.cuda.buckets import blocks_in_use, tokens_in_use
 
 from ..common.errors import DeviceError, error_lines
 from .cuda_memory import DeviceBlock, DeviceTensor, PinnedBlock
@@ -86,10 +91,15 @@ class _Inputs:
     tensors: list[DeviceTensor]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Captured:
-    """One function as a graph, and what its copies and kernels use."""
+    """One function as a graph, and what its copies and kernels use.
 
+    `graphs` are those that can be launched, by tokens; `graph` is that of the latest call.
+    """
+
+    captured: int
+    graphs: dict[int, int]
     graph: int
     outputs: list[np.ndarray]
     arguments: list[Any]
@@ -132,6 +142,7 @@ class CudaContext:
         if name not in self._captured:
             with program.capturing, self._cuda.on_device(program.index):
                 self._captured[name] = self._capture(function)
+        self._choose_graph(function, self._captured[name])
         self.replay(function)
         observer = program.observer
         if observer is not None:
@@ -179,6 +190,8 @@ class CudaContext:
 
     def kernel_times(self, function: FunctionRecord) -> list[tuple[str, float]]:
         """Run a function with its kernels launched one by one; tell how long each took.
+
+        They are launched for as many tokens as there may be.
 
         An event of CUDA's lies before each kernel and behind the last. They are queued behind runs
         that keep the GPU busy meanwhile, so that the times hold no time of the host.
@@ -279,7 +292,27 @@ class CudaContext:
 
             graph = cuda.capture(stream, work)
         weakref.finalize(self, cuda.destroy_graph, graph).atexit = False
-        return _Captured(graph, outputs, arguments, (inputs, host, results))
+        return _Captured(graph, {}, 0, outputs, arguments, (inputs, host, results))
+
+    def _choose_graph(self, function: FunctionRecord, captured: _Captured) -> None:
+        """Have the smallest graph with room for the tokens of the inputs; make it first."""
+        room, tokens, program = 0, function.tokens, self._program
+        if tokens is not None:
+            mask = self._inputs[function.name].arrays[program.metadata.inputs[tokens.mask].name]
+            used = tokens_in_use(mask, tokens.kept)
+            room = next(bucket for bucket in tokens.buckets if bucket >= used)
+        if room not in captured.graphs:
+            launches = program.metadata.device_code.get("launches", {})
+
+            def blocks(kernel: str, most: int) -> int:
+                return blocks_in_use(launches.get(kernel, {}).get("rows"), room, most)
+
+            with program.capturing, self._cuda.on_device(program.index):
+                fewer = None if tokens is None or room == tokens.buckets[-1] else blocks
+                made = self._cuda.instantiate(captured.captured, self._stream, fewer)
+            weakref.finalize(self, self._cuda.destroy_executable, made).atexit = False
+            captured.graphs[room] = made
+        captured.graph = captured.graphs[room]
 
     @contextmanager
     def _current_stream(self) -> Iterator[None]:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..common.errors import DeviceError
+from .cuda_graphs import GraphEditor
 from .tvm_runtime import load_runtime
 
 CUDA = 2  # kDLCUDA
@@ -84,11 +85,14 @@ class CudaRuntime:
     ----------
     library
         ``libcudart``.
+    driver
+        ``libcuda``.
     """
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, driver: ctypes.CDLL) -> None:
         library.cudaGetErrorName.restype = library.cudaGetErrorString.restype = ctypes.c_char_p
         self._library = library
+        self._graphs = GraphEditor(driver)
         self._functions: dict[str, Callable[..., int]] = {}
         for name, arguments in _SIGNATURES.items():
             function = getattr(library, name)
@@ -249,7 +253,7 @@ class CudaRuntime:
             self._check(status, "cudaStreamSynchronize")
 
     def capture(self, stream: int, work: Callable[[], None]) -> int:
-        """Make an executable graph of what a function puts into a stream.
+        """Make a graph of what a function puts into a stream.
 
         Parameters
         ----------
@@ -261,7 +265,7 @@ class CudaRuntime:
         Returns
         -------
         int
-            For `launch`; `destroy_graph` gives it back.
+            For `instantiate`; `destroy_graph` gives it back.
         """
         graph = _pointer(0)
         self._call("cudaStreamBeginCapture", stream, _CAPTURE_RELAXED)
@@ -273,11 +277,35 @@ class CudaRuntime:
             self._functions["cudaGetLastError"]()
             raise
         self._call("cudaStreamEndCapture", stream, ctypes.byref(graph))
+        return graph.value or 0
+
+    def instantiate(
+        self, graph: int, stream: int, blocks: Callable[[str, int], int] | None = None
+    ) -> int:
+        """Make a graph that can be launched.
+
+        Parameters
+        ----------
+        graph
+            From `capture`.
+        stream
+            Where it will be launched.
+        blocks
+            As for `GraphEditor.set_blocks`; None to launch kernels as they were captured.
+
+        Returns
+        -------
+        int
+            For `launch`; `destroy_executable` gives it back.
+        """
+        executable = self._made("cudaGraphInstantiate", graph, 0)
         try:
-            executable = self._made("cudaGraphInstantiate", graph, 0)
-        finally:
-            self._functions["cudaGraphDestroy"](graph)
-        self._call("cudaGraphUpload", executable, stream)
+            if blocks is not None:
+                self._graphs.set_blocks(graph, executable, blocks)
+            self._call("cudaGraphUpload", executable, stream)
+        except BaseException:
+            self.destroy_executable(executable)
+            raise
         return executable
 
     def launch(self, graph: int, stream: int) -> None:
@@ -288,6 +316,10 @@ class CudaRuntime:
 
     def destroy_graph(self, graph: int) -> None:
         """Give a graph back; nothing is raised where the process ends."""
+        self._functions["cudaGraphDestroy"](graph)
+
+    def destroy_executable(self, graph: int) -> None:
+        """Give back what `instantiate` made, likewise."""
         self._functions["cudaGraphExecDestroy"](graph)
 
     # -- events -----------------------------------------------------------------------------------
@@ -367,7 +399,7 @@ def cuda_runtime() -> CudaRuntime:
         If there is no driver, no CUDA runtime, or no such runtime of TVM.
     """
     try:
-        ctypes.CDLL(_DRIVER, mode=ctypes.RTLD_GLOBAL)
+        driver = ctypes.CDLL(_DRIVER, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise DeviceError(
             "there is no NVIDIA driver on this machine",
@@ -377,7 +409,7 @@ def cuda_runtime() -> CudaRuntime:
         ) from error
     library = _load_cudart()
     _load_tvm()
-    return CudaRuntime(library)
+    return CudaRuntime(library, driver)
 
 
 def _load_cudart() -> ctypes.CDLL:

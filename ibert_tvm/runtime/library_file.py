@@ -211,6 +211,15 @@ def _architectures(cuda: JsonObject) -> tuple[str, ...]:
     return (*real, *virtual)
 
 
+def _check_tokens(function: FunctionRecord, inputs: int) -> None:
+    """Whether a graph has room for all tokens, and the mask is an input."""
+    tokens = function.tokens
+    if tokens is not None and (
+        tokens.mask >= inputs or tokens.buckets[-1:] != (function.batch * function.seq_len,)
+    ):
+        raise ValueError(f"function {function.name} has no place for all tokens")
+
+
 def parse_metadata(file: Path, document: JsonObject, weight_bytes: int) -> LibraryMetadata:
     """Make records of a document that was checked with `SCHEMA`.
 
@@ -231,6 +240,8 @@ def parse_metadata(file: Path, document: JsonObject, weight_bytes: int) -> Libra
     functions = tuple(read_record(FunctionRecord, row) for row in document["functions"])
     if not functions:
         raise ValueError("no function is listed")
+    for function in functions:
+        _check_tokens(function, len(document["inputs"]))
     return LibraryMetadata(
         path=file,
         target=dict(document["target"]),

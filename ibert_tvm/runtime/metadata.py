@@ -48,12 +48,32 @@ class KernelRecord:
 
 
 @dataclass(frozen=True)
+class TokenRecord:
+    """How a packed function on a GPU counts its tokens, and what it has graphs for.
+
+    Attributes
+    ----------
+    mask
+        Number of the input that is not 0 where a token counts.
+    kept
+        Positions whose tokens are computed whatever it says.
+    buckets
+        Tokens that each graph has room for, ascending.
+    """
+
+    mask: int
+    kept: tuple[int, ...]
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class FunctionRecord:
     """One compiled shape: its function in the library, rows and tokens per row, its kernels.
 
     The kernels are in order of execution; libraries of earlier versions list none. A packed
-    function computes the tokens that the attention mask keeps, and no padding. In a library without
-    runtime, `symbol` is its C function and `arena_bytes` the memory that a call needs.
+    function computes the tokens that the attention mask keeps, and no padding; on a GPU, `tokens`
+    says more of them. In a library without runtime, `symbol` is its C function and `arena_bytes`
+    the memory that a call needs.
     """
 
     name: str
@@ -63,6 +83,7 @@ class FunctionRecord:
     packed: bool = False
     symbol: str = ""
     arena_bytes: int = 0
+    tokens: TokenRecord | None = None
 
     @property
     def macs(self) -> int:
@@ -132,6 +153,7 @@ SCHEMA = {
             seq_len=_EXTENT,
             arena_bytes=_SIZE,
             kernels=[schema_of(KernelRecord, macs=_SIZE, bytes=_SIZE)],
+            tokens=schema_of(TokenRecord, mask=_SIZE, kept=[_SIZE], buckets=[_EXTENT]),
         )
     ],
     "inputs": [schema_of(InputRecord, dtype=_DTYPE, scale=either(SCALE, one_of(0, 0.0)))],
@@ -146,7 +168,10 @@ SCHEMA = {
         "the beginning of C names",
     ),
     "tokenizer?": either(OBJECT, one_of(None)),
-    "cuda?": {"architectures?": [STRING]},
+    "cuda?": {
+        "architectures?": [STRING],
+        "launches?": {"*": {"blocks": [_EXTENT], "rows?": [_EXTENT]}},
+    },
 }
 """What the section of metadata holds, for `ibert_tvm.common.schema.check`."""
 
@@ -186,6 +211,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "float": float,
     "int": int,
     "str": str,
+    "TokenRecord | None": lambda row: read_record(TokenRecord, row),
     "tuple[KernelRecord, ...]": lambda rows: tuple(read_record(KernelRecord, r) for r in rows),
     "tuple[int, ...]": lambda sizes: tuple(map(int, sizes)),
     "tuple[int | str, ...]": lambda axes: tuple(a if isinstance(a, str) else int(a) for a in axes),

@@ -12,7 +12,8 @@ from ..integer.relax_ops import calls, is_integer_op, operator_of, traits_of
 from .program import IntegerProgram, Rewriter, bindings, substitute, variables
 
 PACKED = "ibert.packed"
-"""Attribute of a function whose tokens are packed."""
+"""Attribute of a function whose tokens are packed: which of its inputs is the mask, and the
+positions that are kept whatever it says."""
 
 
 class PackTokens:
@@ -116,20 +117,22 @@ def _results(function: relax.Function) -> list[relax.Var]:
 
 class _Packing(Rewriter):
     def __init__(self, program: IntegerProgram, function: relax.Function, mask: relax.Var) -> None:
-        super().__init__(program, function, attrs={PACKED: 1})
+        selected = {
+            position
+            for binding in bindings(function)
+            if is_integer_op(binding.value)
+            for position in operator_of(binding.value).selected_tokens()
+        }
+        self.selected = sorted(selected)
+        place = next(i for i, var in enumerate(function.params) if var.same_as(mask))
+        super().__init__(program, function, attrs={PACKED: [place, *self.selected]})
         self.mask = mask
         self.packed: dict[relax.Var, relax.Var] = {}
 
     def begin(self) -> None:
         """Count the tokens."""
-        selected = {
-            position
-            for binding in bindings(self.function)
-            if is_integer_op(binding.value)
-            for position in operator_of(binding.value).selected_tokens()
-        }
         emit = self.builder.emit
-        positions = ",".join(map(str, sorted(selected)))
+        positions = ",".join(map(str, self.selected))
         slots = integer.token_slots(self.mask, name="packing.slots", selected=positions)
         self.slots = emit(slots)
         self.tokens = emit(integer.slot_tokens(self.slots, name="packing.tokens"))

@@ -25,6 +25,7 @@ from tvm import sym, tirx
 from ibert_tvm.targets import Gpu
 
 from ..key_blocks import WORK
+from ..row_guard import with_blocks
 from ..rule import GpuRule
 from ..stages import Leaf, NotElementwise, StageDefinition
 from ..tiles import without_tile
@@ -44,7 +45,8 @@ class AttentionRule(GpuRule):
     def write(self, func: tirx.PrimFunc, gpu: Gpu) -> tirx.PrimFunc:
         """See the module's strategy."""
         kernel = _Kernel(func, gpu)
-        written = without_tile(func).with_body(kernel.body())
+        # No sequence has more tokens than there are.
+        written = with_blocks(without_tile(func), kernel.body(), 1, kernel.tile.rows)
         return written.with_attr(WORK, kernel.work(int(func.attrs[WORK])))
 
 

@@ -15,7 +15,7 @@ from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
-from ..row_guard import rows_in_use
+from ..row_guard import rows_in_use, with_blocks
 from ..rule import GpuRule
 from ..stages import NotElementwise, StageDefinition, StageGraph
 from .runs import Loads, Results, RunOfChannels, itemsize
@@ -70,7 +70,8 @@ class ElementwiseRule(GpuRule):
         for stage in graph.stages.values():
             if stage.reduced:
                 raise NotElementwise(f"stage {stage.name!r} is a reduction")
-        return func.with_body(_kernel(graph, results, rows_in_use(func), gpu.multiprocessors))
+        body, runs = _kernel(graph, results, rows_in_use(func), gpu.multiprocessors)
+        return with_blocks(func, body, runs, _BLOCK)
 
 
 def results_of(graph: StageGraph) -> list[StageDefinition]:
@@ -93,7 +94,8 @@ def _kernel(
     results: list[StageDefinition],
     used: tirx.Expr | None,
     multiprocessors: int,
-) -> tirx.Stmt:
+) -> tuple[tirx.Stmt, int]:
+    """The kernel's body, and how many runs of channels a row has."""
     *leading, channels = results[0].extents
     rows = math.prod(leading)
     sizes = [itemsize(str(stage.buffer.ty.dtype)) for stage in results]
@@ -121,7 +123,7 @@ def _kernel(
     work = run.each_step(sequence([*loads.copies, *outputs.entries]))
     inside = count < runs if runs % threads else None
     body.append(guarded(inside if used is None else row < used, work))
-    return launch(sequence(body), extents)
+    return launch(sequence(body), extents), channels // width
 
 
 def unravelled(row: tirx.Expr, sizes: list[int]) -> list[tirx.Expr]:

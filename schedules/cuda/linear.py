@@ -22,7 +22,7 @@ from tvm import tirx
 from ibert_tvm.targets import Gpu
 
 from ..products import matrix_products
-from ..row_guard import rows_in_use
+from ..row_guard import rows_in_use, with_blocks
 from ..rule import GpuRule
 from ..stages import Leaf, NotElementwise, StageGraph, loads_of
 from ..tiles import tile_of, without_tile
@@ -76,8 +76,8 @@ class TensorCoreLinearRule(GpuRule):
         tile = _tile(func, graph, product, gpu)
         body = _Kernel(graph, product, tile).body(rows_in_use(func))
         # Blocks of s_tir are gone: what remains is plain loops.
-        plain = tirx.PrimFunc(func.params, body, func.ret_type, func.attrs)
-        return without_tile(plain)
+        column_blocks = -(-product.columns // tile.block_columns)
+        return without_tile(with_blocks(func, body, 1, tile.block_rows, column_blocks))
 
 
 def _tile(func: tirx.PrimFunc, graph: StageGraph, product: MatrixProduct, gpu: Gpu) -> GemmTile:

@@ -21,7 +21,7 @@ from tvm import tirx
 
 from ibert_tvm.targets import Gpu
 
-from ..row_guard import rows_in_use
+from ..row_guard import rows_in_use, with_blocks
 from ..rule import GpuRule
 from ..stages import NotElementwise, StageDefinition, StageGraph
 from .row_statistics import RowScalars
@@ -122,7 +122,8 @@ class RowsRule(GpuRule):
         used = rows_in_use(func)
         if used is None and rows % tile.rows:
             used = tirx.const(rows, "int32")
-        return func.with_body(_kernel(graph, rows, used, channels, scalars, results, tile))
+        body = _kernel(graph, rows, used, channels, scalars, results, tile)
+        return with_blocks(func, body, 1, tile.rows)
 
 
 def _parts(graph: StageGraph) -> tuple[int, int, list[StageDefinition], list[StageDefinition]]:

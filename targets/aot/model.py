@@ -194,11 +194,14 @@ class DeviceProgram:
         Machine code, under the symbol ``ibert_device_code``.
     report
         What the library says of it, as of `ibert_tvm.targets.build.GpuBuild`.
+    tokens
+        And of the tokens of each function, likewise.
     """
 
     source: str
     image: bytes = field(repr=False)
     report: JsonObject
+    tokens: Mapping[str, Mapping[str, object]]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ibert_tvm.common.errors import TargetError
-from ibert_tvm.common.strict_json import JsonObject
+from ibert_tvm.common.strict_json import JsonDict, JsonObject
 
 from ..description import TargetDescription
 from .audit import (
@@ -158,7 +158,12 @@ def compile_device_code(
     source = with_headers(generated)
     _write(dump, "kernels.cu", source)
     if make_image is not None:
-        report = {"architectures": list(gpu.architectures), "ptx": False, "kernels": []}
+        report = {
+            "architectures": list(gpu.architectures),
+            "ptx": False,
+            "launches": _launch_report(launches),
+            "kernels": [],
+        }
         return DeviceCode(make_image(source, description), generated, report=report)
     toolchain = find_cuda_toolchain(description.name, gpu.architectures)
     made = _machine_code(source, description, toolchain, roles, dump)
@@ -178,10 +183,14 @@ def compile_device_code(
         "image_bytes": len(made.image),
         "code_bytes": made.code_bytes,
         "constant_moves": made.constant_moves,
-        "launches": {name: launch.to_json() for name, launch in launches.items()},
+        "launches": _launch_report(launches),
         "kernels": [audit.to_json() for audit in made.audits],
     }
     return DeviceCode(made.image, generated, made.audits, report, needed)
+
+
+def _launch_report(launches: Mapping[str, Launch]) -> JsonDict:
+    return {name: launch.to_json() for name, launch in launches.items()}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
@@ -35,7 +36,7 @@ from ..nodes import calls_of, nodes_of
 from ..weights import Weight, weight_rows
 from . import compile as device_code
 from .compile import kernel_roles, source_modules
-from .launches import Launch
+from .launches import Launch, add_rows, token_records
 from .pipeline import gpu_pipeline
 from .workspaces import LiftWorkspaces
 
@@ -171,6 +172,8 @@ def compile_for_driver(
             target=tvm.target.Target(dict(description.tvm_target)),
             tir_pipeline=gpu_pipeline(description, launches),
         )
+    add_rows(launches, module)
+    tokens = token_records(module, launches)
     code = device_code.compile_device_code(
         executable, description, kernel_roles(module), launches, dump
     )
@@ -196,6 +199,7 @@ def compile_for_driver(
         architectures=", ".join(description.gpu.architectures) if description.gpu else "",
         memory_bytes=memory.nbytes,
         host_bytes=memory.host_bytes,
+        **_token_tables(interface, tokens),
         **tables,
     )
     return BareModel(
@@ -220,6 +224,7 @@ def compile_for_driver(
             prefixed(source, interface.prefix),
             code.image,
             {**code.report, "storage_bytes": memory.nbytes},
+            tokens,
         ),
     )
 
@@ -297,6 +302,22 @@ def _tables(
         "places": [_literal(place) for place in places],
         "launches": rows,
         "shapes": shapes,
+    }
+
+
+def _token_tables(
+    interface: Interface, records: Mapping[str, Mapping[str, Any]]
+) -> dict[str, object]:
+    """What ``device.c.in`` is filled with about tokens: graphs of each shape, and how to count."""
+    rows, kept = [], []
+    for shape in interface.functions:
+        record = records.get(shape.name, {"mask": -1, "kept": [], "buckets": [0]})
+        rows.append((record["mask"], shape.batch, shape.seq_len, record["buckets"]))
+        kept = record["kept"]  # the same in all, which are of one model
+    return {
+        "token_rows": rows,
+        "kept": [*kept, -1],
+        "most_buckets": max(len(buckets) for *_, buckets in rows),
     }
 
 

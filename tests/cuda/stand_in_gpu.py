@@ -174,7 +174,7 @@ class StandInGpu:
         self.cuda.stand_in_gpu_become(capability)
 
     def calls(self, name: str) -> int:
-        """How often a function of CUDA was called; ``kernel`` counts executions of kernels."""
+        """How often a function of CUDA was called; ``kernel`` and ``block`` count executions."""
         return int(self.cuda.stand_in_gpu_calls(name.encode()))
 
     @property

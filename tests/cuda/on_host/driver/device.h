@@ -74,6 +74,8 @@ struct Stream;
 struct Event;
 struct Graph;
 
+constexpr size_t kArgumentSize = 16;  // bytes, with those behind it
+
 // Something to do, in the order of a stream.
 struct Operation {
   enum Kind { kKernel, kCopy, kRecord, kWait, kGraph } kind;
@@ -82,7 +84,7 @@ struct Operation {
   const Function* function = nullptr;
   Index grid{}, block{};
   unsigned dynamic_shared = 0;
-  std::vector<unsigned char> arguments;  // 16 bytes each
+  std::vector<unsigned char> arguments;  // kArgumentSize each
   // kCopy
   void* to = nullptr;
   const void* from = nullptr;
@@ -103,6 +105,7 @@ struct Event {
 
 struct Graph {
   std::vector<Operation> nodes;
+  std::shared_ptr<Graph> source;  // of an executable: what it was made of
 };
 
 struct Capture {
@@ -140,6 +143,8 @@ class Device {
   // Queue an operation, or record it where the stream is captured.
   int submit(Stream* stream, Operation operation);
   int copy(void* to, const void* from, size_t size, int kind, Stream* stream);
+  int prepare(const Function* function, Index grid, Index block, unsigned dynamic_shared,
+              void** arguments, Operation& operation);
   int launch(const Function* function, Index grid, Index block, unsigned dynamic_shared,
              Stream* stream, void** arguments);
 

@@ -1,5 +1,6 @@
 // The functions of libcuda.so.1 that TVM's CUDA runtime and libraries without runtime call, with the
 // signatures of cuda.h.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -24,6 +25,15 @@ struct LaunchConfig {  // CUlaunchConfig
   void* stream;
   void* attributes;
   unsigned num_attributes;
+};
+
+struct KernelNode {  // CUDA_KERNEL_NODE_PARAMS, version 2
+  const Function* function;
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, dynamic_shared;
+  void** arguments;
+  void** extra;
+  void* kernel;
+  void* context;
 };
 
 // Contexts that the thread has made current, the last on top.
@@ -261,7 +271,7 @@ EXPORT int cuStreamEndCapture(void* handle, GraphHandle** graph) {
 EXPORT int cuGraphInstantiateWithFlags(GraphHandle** executable, GraphHandle* graph,
                                        unsigned long long) {
   ENTER_CONTEXT();
-  *executable = new GraphHandle{std::make_shared<Graph>(*graph->graph)};
+  *executable = new GraphHandle{std::make_shared<Graph>(Graph{graph->graph->nodes, graph->graph})};
   return kSuccess;
 }
 
@@ -272,6 +282,62 @@ EXPORT int cuGraphLaunch(GraphHandle* executable, void* handle) {
   operation.kind = Operation::kGraph;
   operation.graph = executable->graph;
   return device.submit(stream, std::move(operation));
+}
+
+// Nodes are operations of the captured graph.
+
+EXPORT int cuGraphGetNodes(GraphHandle* graph, Operation** nodes, size_t* count) {
+  ENTER();
+  std::vector<Operation>& all = graph->graph->nodes;
+  if (nodes == nullptr) {
+    *count = all.size();
+  } else {
+    *count = std::min(*count, all.size());
+    for (size_t i = 0; i < *count; ++i) nodes[i] = &all[i];
+  }
+  return kSuccess;
+}
+
+EXPORT int cuGraphNodeGetType(const Operation* node, int* type) {
+  ENTER();
+  *type = node->kind == Operation::kKernel ? 0 : node->kind == Operation::kCopy ? 1 : 4;
+  return kSuccess;
+}
+
+EXPORT int cuFuncGetName(const char** name, const Function* function) {
+  ENTER();
+  *name = function->kernel->name;
+  return kSuccess;
+}
+
+EXPORT int cuGraphKernelNodeGetParams_v2(Operation* node, KernelNode* found) {
+  ENTER();
+  if (node->kind != Operation::kKernel) return kInvalidValue;
+  // They belong to the node, as with the driver, and are good until somebody else asks.
+  static std::vector<void*> arguments;
+  arguments.clear();
+  for (size_t i = 0; i < node->arguments.size(); i += kArgumentSize) {
+    arguments.push_back(&node->arguments[i]);
+  }
+  *found = {node->function,       node->grid.x,     node->grid.y,     node->grid.z,
+            node->block.x,        node->block.y,    node->block.z,    node->dynamic_shared,
+            arguments.data(),     nullptr,          nullptr,          nullptr};
+  return kSuccess;
+}
+
+EXPORT int cuGraphExecKernelNodeSetParams_v2(GraphHandle* executable, const Operation* node,
+                                             const KernelNode* wanted) {
+  ENTER();
+  Graph& graph = *executable->graph;
+  const std::vector<Operation>& captured = graph.source->nodes;
+  if (node < captured.data() || node >= captured.data() + captured.size() ||
+      node->kind != Operation::kKernel || wanted->extra != nullptr) {
+    return kInvalidValue;
+  }
+  return device.prepare(wanted->function, {wanted->grid_x, wanted->grid_y, wanted->grid_z},
+                        {wanted->block_x, wanted->block_y, wanted->block_z},
+                        wanted->dynamic_shared, wanted->arguments,
+                        graph.nodes[static_cast<size_t>(node - captured.data())]);
 }
 
 EXPORT int cuGraphDestroy(GraphHandle* graph) {
@@ -288,7 +354,8 @@ EXPORT int cuGraphExecDestroy(GraphHandle* executable) {
 
 // For tests.
 
-// How often a function was called; "kernel" counts executions, in graphs too.
+// How often a function was called; "kernel" counts executions, in graphs too, and "block" their
+// blocks.
 EXPORT uint64_t stand_in_gpu_calls(const char* name) {
   Device& device = Device::instance();
   Lock lock(device.lock);

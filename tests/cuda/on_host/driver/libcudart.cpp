@@ -312,7 +312,7 @@ EXPORT int cudaStreamEndCapture(void* handle, GraphHandle** graph) {
 EXPORT int cudaGraphInstantiate(GraphHandle** executable, GraphHandle* graph, uint64_t) {
   ENTER();
   if (graph == nullptr) return keep(kInvalidValue);
-  *executable = new GraphHandle{std::make_shared<Graph>(*graph->graph)};
+  *executable = new GraphHandle{std::make_shared<Graph>(Graph{graph->graph->nodes, graph->graph})};
   return kSuccess;
 }
 

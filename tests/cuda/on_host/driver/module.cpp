@@ -15,8 +15,6 @@
 namespace on_host {
 namespace {
 
-constexpr size_t kArgumentSize = 16;
-
 // Several images: this text, their number, and for each its capability, offset and size.
 constexpr char kBundle[] = "on_host bundle";
 
@@ -118,8 +116,8 @@ int Device::load(const void* data, Module*& module) {
   return kSuccess;
 }
 
-int Device::launch(const Function* function, Index grid, Index block, unsigned dynamic_shared,
-                   Stream* stream, void** arguments) {
+int Device::prepare(const Function* function, Index grid, Index block, unsigned dynamic_shared,
+                    void** arguments, Operation& operation) {
   const Kernel& kernel = *function->kernel;
   const uint64_t threads = uint64_t{1} * block.x * block.y * block.z;
   const auto refuse = [&](int code, const std::string& why) {
@@ -140,7 +138,6 @@ int Device::launch(const Function* function, Index grid, Index block, unsigned d
                                      " bytes of dynamic shared memory, and " +
                                      std::to_string(function->max_dynamic_shared) + " are allowed");
   }
-  Operation operation;
   operation.kind = Operation::kKernel;
   operation.function = function;
   operation.grid = grid;
@@ -151,7 +148,14 @@ int Device::launch(const Function* function, Index grid, Index block, unsigned d
     if (kernel.sizes[i] > kArgumentSize) return refuse(kInvalidValue, "an argument of many bytes");
     std::memcpy(&operation.arguments[i * kArgumentSize], arguments[i], kernel.sizes[i]);
   }
-  return submit(stream, std::move(operation));
+  return kSuccess;
+}
+
+int Device::launch(const Function* function, Index grid, Index block, unsigned dynamic_shared,
+                   Stream* stream, void** arguments) {
+  Operation operation;
+  const int code = prepare(function, grid, block, dynamic_shared, arguments, operation);
+  return code != kSuccess ? code : submit(stream, std::move(operation));
 }
 
 int Device::execute_kernel(const Operation& operation) {
@@ -175,6 +179,7 @@ int Device::execute_kernel(const Operation& operation) {
     std::memcpy(value, &translated, sizeof translated);
   }
   ++calls_["kernel"];
+  calls_["block"] += uint64_t{1} * operation.grid.x * operation.grid.y * operation.grid.z;
   note(std::string("kernel ") + kernel.name);
   Launch launch;
   launch.kernel = &kernel;
