@@ -1,4 +1,4 @@
-"""`Encoder` and `ibert serve` with a GPU: the vectors of a processor, and no call for padding."""
+"""`Encoder` and `ibert serve` with a GPU: the vectors of a processor, and nothing for padding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from ibert_tvm import Encoder
 from ibert_tvm.compiler import compile as compile_model
 from tests.arm.tools import needs
-from tests.cuda.stand_in_gpu import environment, images_for_stand_in, load
+from tests.cuda.stand_in_gpu import Gpu, environment, images_for_stand_in, load
 from tests.encoder.small_encoders import bert
 from tests.encoder.test_encode import texts_of
 from tests.extras import needs as needs_package
@@ -28,14 +28,17 @@ def vectors(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     return Encoder(compile_model(bert(), "x86-64", [(1, 16)]).export(path))
 
 
-@pytest.fixture
-def library(device: object, gpu_target: str, tmp_path: Path) -> Path:
-    """The same model for the stand-in, or for a GPU."""
+@pytest.fixture(params=["tvm", "none"])
+def library(
+    request: pytest.FixtureRequest, device: object, gpu_target: str, tmp_path: Path
+) -> Path:
+    """The same model for the stand-in, or for a GPU; by TVM's runtime, and by the driver alone."""
     needs("g++")
     if device is None:
         load().become(75)
     with images_for_stand_in():
-        return compile_model(bert(), gpu_target, [(1, 16), (BATCH, 16)]).export(
+        shapes = [(1, 16), (BATCH, 16)]
+        return compile_model(bert(), gpu_target, shapes, runtime=request.param).export(
             tmp_path / "tiny.so"
         )
 
@@ -47,11 +50,22 @@ def test_an_encoder_gives_the_vectors_of_a_processor(vectors: Encoder, library: 
     np.testing.assert_array_equal(encoder.encode(texts), vectors.encode(texts))
     # Whatever the lengths, a batch is one launch: short texts are not kept apart from long ones.
     for count in (1, BATCH):
-        before = gpu.calls("cudaGraphLaunch")
+        before = _launches(gpu)
         np.testing.assert_array_equal(
             encoder.encode(texts[:count], batch_size=BATCH), vectors.encode(texts[:count])
         )
-        assert gpu.calls("cudaGraphLaunch") == before + 1
+        assert _launches(gpu) == before + 1
+    # Of short texts it is smaller.
+    blocks = []
+    for text in ("big", " ".join(["hello"] * 14)):
+        before = gpu.calls("block")
+        encoder.encode([text] * BATCH, batch_size=BATCH)
+        blocks.append(gpu.calls("block") - before)
+    assert blocks[0] < blocks[1]
+
+
+def _launches(gpu: Gpu) -> int:
+    return gpu.calls("cudaGraphLaunch") + gpu.calls("cuGraphLaunch")
 
 
 def test_a_server_gives_the_vectors_of_a_processor(

@@ -10,6 +10,7 @@ import ibert_tvm as ibert
 from ibert_tvm.common.errors import DeviceError
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.runtime import cuda_engine
+from ibert_tvm.runtime.plain_gpu_engine import PlainGpuEngine
 from ibert_tvm.targets.cuda import compile as device_code
 from ibert_tvm.targets.cuda.library import entries
 from ibert_tvm.targets.cuda.packing import image_of
@@ -34,25 +35,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_quantized().save(tmp_path_factory.mktemp("verified") / "tiny.ibert")
 
 
-def compiled(folder: Path, target: str, path: Path) -> Path:
+def compiled(folder: Path, target: str, path: Path, runtime: str = "tvm") -> Path:
     cuda_toolchain()
-    return ibert.compile(QuantizedModel.load(folder), target, [(1, 8)]).export(path)
+    made = ibert.compile(QuantizedModel.load(folder), target, [(1, 8)], runtime=runtime)
+    return made.export(path)
 
 
 @pytest.fixture
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the stand-in, which stays in a process that has loaded it once."""
 
-    def missing() -> None:
+    def missing(*_: object) -> None:
         raise DeviceError("no NVIDIA driver is installed")
 
     monkeypatch.setattr(cuda_engine, "cuda_runtime", missing)
+    monkeypatch.setattr(PlainGpuEngine, "attach", missing)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_gpu")
-def test_every_architecture_is_looked_at(folder: Path, tmp_path: Path) -> None:
-    certificate = verify(compiled(folder, "t4+a100+ptx", tmp_path / "gpu.so"), folder, inputs=2)
+@pytest.mark.parametrize("runtime", ["tvm", "none"])
+def test_every_architecture_is_looked_at(runtime: str, folder: Path, tmp_path: Path) -> None:
+    path = compiled(folder, "t4+a100+ptx", tmp_path / "gpu.so", runtime)
+    certificate = verify(path, folder, inputs=2)
     assert certificate.passed, certificate.checks
     assert [check.name for check in certificate.checks] == CHECKS
     host, device, _, bits = certificate.checks[-4:]
@@ -60,7 +65,8 @@ def test_every_architecture_is_looked_at(folder: Path, tmp_path: Path) -> None:
     assert set(device.facts["architectures"]) == {"sm_75", "sm_80"}
     assert min(device.facts["architectures"].values()) > 30
     assert device.facts["kernels"] >= 2
-    (outside,) = device.facts["outside"]
+    *driver, outside = device.facts["outside"]
+    assert driver == ([] if runtime == "tvm" else ["libcuda.so.1, the driver, which it opens"])
     assert outside.startswith("what a driver will make of the portable code for compute_80")
     # Without a GPU the certificate says so, and what it lacks.
     assert not certificate.complete and bits.not_run and not bits.findings
@@ -114,10 +120,11 @@ def test_a_gpu_that_refuses_the_code(folder: Path, tmp_path: Path) -> None:
     assert failed["same bits"][0].startswith("it does not run: the GPU cuda:0 cannot run")
 
 
-def test_on_the_stand_in(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runtime", ["tvm", pytest.param("none", marks=pytest.mark.slow)])
+def test_on_the_stand_in(runtime: str, folder: Path, tmp_path: Path) -> None:
     """Its kernels are the processor's, which is a finding; its bits are compared."""
     path = tmp_path / "stand_in.so"
-    build(QuantizedModel.load(folder), "t4", [(1, 8)], path)
+    build(QuantizedModel.load(folder), "t4", [(1, 8)], path, runtime=runtime)
     certificate: Certificate = verify(path, folder, inputs=3)
     failed = {check.name: check.findings for check in certificate.checks if check.findings}
     assert failed.pop("made from the model")
