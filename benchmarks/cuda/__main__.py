@@ -64,7 +64,9 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         help="comma-separated BATCHxLENGTH (default: %(default)s)",
     )
     parser.add_argument(
-        "--peers", default=",".join(PEERS), help="comma-separated (default: %(default)s)"
+        "--peers",
+        default=",".join(name for name, peer in PEERS.items() if peer.by_default),
+        help=f"comma-separated, of {', '.join(PEERS)} (default: %(default)s)",
     )
     parser.add_argument("--target", help="what to compile for (default: this machine's GPU)")
     parser.add_argument("--quick", action="store_true", help="two cells a model, few rounds")

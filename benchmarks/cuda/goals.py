@@ -17,6 +17,7 @@ __all__ = ["KINDS", "Group", "check_goals", "groups_of", "ratio"]
 KINDS = {
     "PyTorch FP32": "pytorch-fp32",
     "PyTorch FP16": "pytorch-fp16",
+    "PyTorch INT8": "pytorch-int8",
     "own FP32": "ibert-fp32",
 }
 PAPER_CELLS = tuple((model, str(cell)) for model in PAPER_MODELS for cell in PAPER_SHAPES)

@@ -15,6 +15,7 @@ from .cells import SPECS
 from .goals import KINDS, check_goals, groups_of, ratio
 from .limits import mma_limit, read_limit
 from .peers import BASELINE
+from .published import PUBLISHED, SOURCE
 
 __all__ = ["write_report"]
 
@@ -48,6 +49,7 @@ def _markdown(result: Mapping[str, Any]) -> str:
         lines += _ratio_lines(result)
         lines += _latency_lines(result)
         lines += _text_lines(result)
+        lines += _published_lines(result)
         lines += _kernel_lines(result)
         lines += _sensor_lines(result)
     lines += _limit_lines(result)
@@ -108,11 +110,12 @@ def _wrong_lines(result: Mapping[str, Any]) -> list[str]:
 
 def _ratio_lines(result: Mapping[str, Any]) -> list[str]:
     groups = {key: group for key, group in groups_of(result).items() if BASELINE in group}
+    kinds = [kind for kind in KINDS if any(ratio(group, kind) for group in groups.values())]
     collected: dict[str, list[float]] = {}
     rows = []
     for (model, cell), group in groups.items():
         row = [model, cell]
-        for kind in KINDS:
+        for kind in kinds:
             value, minimum = ratio(group, kind), ratio(group, kind, "min_ms")
             row.append("–" if value is None else f"{value:.2f} ({minimum:.2f})")
             if value is not None:
@@ -123,7 +126,7 @@ def _ratio_lines(result: Mapping[str, Any]) -> list[str]:
     if not collected:
         return []
     header = ["model", "batch x seq"]
-    for kind in KINDS:
+    for kind in kinds:
         header += [kind, "its copies left out"]
     summary = [
         [kind, f"{geometric_mean(values):.2f}", f"{min(values):.2f}", f"{max(values):.2f}"]
@@ -188,6 +191,27 @@ def _text_lines(result: Mapping[str, Any]) -> list[str]:
     return [
         *("", "## Padding", ""),
         f"`{BASELINE}` with texts as long as those of the held-out file, padded to the cell.",
+        *("", *table(header, rows)),
+    ]
+
+
+def _published_lines(result: Mapping[str, Any]) -> list[str]:
+    """What TensorRT did on other GPUs."""
+    groups = groups_of(result)
+    rows = []
+    for quoted in PUBLISHED:
+        own = groups.get((quoted.model, str(quoted.cell)), {}).get(BASELINE)
+        if own is not None:
+            figures = f"{quoted.int8_ms:.2f} ({quoted.fp16_ms:.2f})"
+            here = f"{own['median_ms']:.4g}"
+            rows.append([quoted.model, str(quoted.cell), quoted.gpu, figures, here])
+    if not rows:
+        return []
+    header = ["model", "batch x seq", "GPU", "TensorRT INT8 (FP16), ms", f"`{BASELINE}` here, ms"]
+    return [
+        *("", "## Published figures of TensorRT", ""),
+        f"Quoted from [NVIDIA's BERT demo]({SOURCE}), (removed in TensorRT 11): averages on "
+        "the GPU that is named, without copies. Nothing of it was measured here.",
         *("", *table(header, rows)),
     ]
 

@@ -78,6 +78,23 @@ class TorchBert:
     ) -> torch.Tensor:
         return functional.layer_norm(x, (self.spec.hidden,), *scale_and_shift, eps=_EPSILON)
 
+    def quantise(self) -> None:
+        """Have all linear layers compute in INT8: weights by channel, activations by token.
+
+        torchao's dynamic quantisation; it must be installed.
+        """
+        from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_
+
+        for layer in self.layers:
+            for name in ("qkv", "out", "up", "down"):
+                weight, bias = layer[name]
+                linear = torch.nn.Linear(*reversed(weight.shape), device="meta")
+                linear.weight = torch.nn.Parameter(weight, requires_grad=False)
+                linear.bias = torch.nn.Parameter(bias, requires_grad=False)
+                holder = torch.nn.Sequential(linear)
+                quantize_(holder, Int8DynamicActivationInt8WeightConfig())
+                layer[name] = (holder[0].weight, holder[0].bias)
+
     @torch.inference_mode()
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         """``last_hidden_state`` [batch, seq_len, hidden] of ids [batch, seq_len] (int64)."""

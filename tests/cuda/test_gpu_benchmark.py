@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -289,7 +292,7 @@ def test_the_report_shows_what_was_measured(tmp_path):
     document_path, text_path = report.write_report(result, tmp_path / "out" / "cuda")
     assert json.loads(document_path.read_text())["kind"] == "measurement"
     text = text_path.read_text()
-    assert "| bert-base | 1x128 | 4.00 (4.00) | 3.50 | – | – | – | – |" in text
+    assert "| bert-base | 1x128 | 4.00 (4.00) | 3.50 |" in text
     assert "| a.*.up | linear | 2 | 40.0 | 80.0% | 50.0 | 50% | 25 | 10% |" in text
     assert "| embeddings.add | add | 1 | 10.0 | 20.0% | – | – | – | – |" in text
     assert "| bert-base | 1x128 | 1 | 0.4 | 2.50 |" in text
@@ -366,6 +369,95 @@ def test_pytorch_peers_compute_bert():
     np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=2e-5)
     half = TorchBert(spec, weights, "cpu", torch.float16)(ids)
     np.testing.assert_allclose(half.float().numpy(), expected.numpy(), atol=0.05)
+
+
+class _Stream:
+    """A stream of a processor, which has done its work when it is asked for it."""
+
+    def wait_stream(self, _other: Any) -> None:
+        pass
+
+    synchronize = replay = lambda self: None
+
+
+@pytest.mark.slow
+def test_compiled_pytorch_peers(monkeypatch, tmp_path):
+    """On a processor, with what torch and torchao do on a GPU written down."""
+    torch = pytest.importorskip("torch")
+    from benchmarks.cuda import torch_bert, weights
+    from benchmarks.cuda.peers import pytorch
+
+    spec, calls = SPECS["bert-tiny"], []
+    prepared, random = Prepared(tmp_path), np.random.default_rng(0)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(pytorch, "find_spec", lambda name: name if name != "torchao" else None)
+    folder = prepared.folder(spec.name)
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").touch()
+    peer, int8 = PEERS["pytorch-fp16-compiled"], PEERS["pytorch-int8-compiled"]
+    assert not peer.by_default and peer.missing(prepared, spec.name) is None
+    assert int8.missing(prepared, spec.name) == (
+        "torchao is not installed; pip install torchao for this peer"
+    )
+
+    def quantize_(module, config):
+        (linear,) = module
+        calls.append((config, tuple(linear.weight.shape), tuple(linear.bias.shape)))
+
+    torchao = ModuleType("torchao.quantization")
+    torchao.quantize_, torchao.Int8DynamicActivationInt8WeightConfig = quantize_, lambda: "int8"
+    monkeypatch.setitem(sys.modules, "torchao", ModuleType("torchao"))
+    monkeypatch.setitem(sys.modules, "torchao.quantization", torchao)
+    names = {name: shape for name, shape in _bert_shapes(spec)}
+    made = {name: random.normal(0, 0.05, shape) for name, shape in names.items()}
+    monkeypatch.setattr(weights, "read_weights", lambda _folder: made)
+    bert = torch_bert.TorchBert
+    monkeypatch.setattr(torch_bert, "TorchBert", lambda s, w, _, dtype: bert(s, w, "cpu", dtype))
+    for name in ("Stream", "CUDAGraph", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, _Stream)
+    for name in ("stream", "graph"):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, **__: nullcontext())
+    for name in ("cuda", "pin_memory"):
+        monkeypatch.setattr(torch.Tensor, name, lambda tensor: tensor)
+    monkeypatch.setattr(torch, "compile", lambda model, **how: calls.append(how) or model)
+    cell = Cell(1, 16)
+    plain = PEERS["pytorch-fp16-graph"].load(prepared, spec).cell(cell).output()
+    assert calls == []
+    how = {"mode": "max-autotune-no-cudagraphs", "fullgraph": True, "dynamic": False}
+    np.testing.assert_array_equal(peer.load(prepared, spec).cell(cell).output(), plain)
+    assert calls == [how]
+    loaded = int8.load(prepared, spec)
+    hidden, inner = spec.hidden, spec.intermediate
+    shapes = [(3 * hidden, hidden), (hidden, hidden), (inner, hidden), (hidden, inner)]
+    assert calls[1:] == [("int8", shape, shape[:1]) for shape in shapes] * spec.layers
+    np.testing.assert_array_equal(loaded.cell(cell).output(), plain)
+    assert calls[-1] == how
+
+
+def _bert_shapes(spec: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of BERT's weights."""
+    hidden, inner = spec.hidden, spec.intermediate
+    for table, rows in (("word", 30522), ("position", 512), ("token_type", 2)):
+        yield f"embeddings.{table}_embeddings.weight", (rows, hidden)
+    parts = {f"attention.self.{part}": (hidden, hidden) for part in ("query", "key", "value")}
+    parts |= {"attention.output.dense": (hidden, hidden)}
+    parts |= {"intermediate.dense": (inner, hidden), "output.dense": (hidden, inner)}
+    norms = ("attention.output.LayerNorm", "output.LayerNorm")
+    for number in range(spec.layers):
+        for name, shape in (*parts.items(), *((norm, (hidden,)) for norm in norms)):
+            yield f"encoder.layer.{number}.{name}.weight", shape
+            yield f"encoder.layer.{number}.{name}.bias", shape[:1]
+    yield "embeddings.LayerNorm.weight", (hidden,)
+    yield "embeddings.LayerNorm.bias", (hidden,)
+
+
+def test_published_figures_are_quoted_beside_ours():
+    text = report._markdown(document(row("ibert-int8", 1.25), row("pytorch-int8-compiled", 2.5)))
+    assert "| bert-base | 1x128 | T4 (16GB) | 1.69 (1.95) | 1.25 |" in text
+    assert "| bert-base | 1x128 | A100 (40GB) | 0.58 (0.67) | 1.25 |" in text
+    assert "bert-large" not in text
+    assert "| PyTorch INT8 | 2.00 | 2.00 | 2.00 |" in text
+    assert "PyTorch FP16 |" not in text
 
 
 def test_sensors_that_are_not_there():

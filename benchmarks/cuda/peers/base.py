@@ -94,12 +94,15 @@ class GpuPeer(ABC):
         ``"int8"``, ``"fp32"`` or ``"fp16"``.
     least_cosine : float
         Below this cosine to the float reference its output is not the model's.
+    by_default : bool
+        Whether it is measured where nobody chooses; not if a shape takes minutes to prepare.
     """
 
     name: str
     title: str
     precision: str
     least_cosine: float = 0.999
+    by_default: bool = True
 
     def missing(self, prepared: Prepared, model: str) -> str | None:
         """Why it cannot be measured here, or None."""

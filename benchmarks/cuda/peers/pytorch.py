@@ -1,4 +1,7 @@
-"""PyTorch on CUDA: FP32 without TF32, and FP16, each eager and as a CUDA graph."""
+"""PyTorch on CUDA: FP32 without TF32, and FP16, each eager and as a CUDA graph.
+
+And compiled: FP16, and torchao's INT8.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from benchmarks.models import Cell, ModelSpec
 from ..prepared import Prepared
 from .base import CellRun, GpuPeer, Loaded
 
-__all__ = ["PyTorchFloat", "PyTorchFloatGraph", "PyTorchHalf", "PyTorchHalfGraph"]
+__all__ = [
+    *("PyTorchFloat", "PyTorchFloatGraph", "PyTorchHalf", "PyTorchHalfCompiled"),
+    *("PyTorchHalfGraph", "PyTorchInt8"),
+]
 
 # Runs before a capture: cuBLAS chooses its kernels and allocates its workspace in the first ones.
 _BEFORE_CAPTURE = 3
@@ -63,7 +69,7 @@ class _Run(CellRun):
 
 
 class _Loaded(Loaded):
-    def __init__(self, prepared: Prepared, spec: ModelSpec, half: bool, graph: bool) -> None:
+    def __init__(self, prepared: Prepared, spec: ModelSpec, peer: _PyTorch) -> None:
         import torch
 
         from ..torch_bert import TorchBert
@@ -72,21 +78,32 @@ class _Loaded(Loaded):
         # FP32 means FP32: TF32 has ten bits of mantissa.
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-        self._torch, self._graph = torch, graph
+        self._torch, self._peer = torch, peer
         self._model = TorchBert(
             spec,
             read_weights(prepared.folder(spec.name)),
             "cuda",
-            torch.float16 if half else torch.float32,
+            torch.float16 if peer.half else torch.float32,
         )
+        if peer.quantised:
+            self._model.quantise()
 
     def cell(self, cell: Cell) -> CellRun:
-        return _Run(self._torch, self._model, cell, self._graph)
+        torch, model = self._torch, self._model
+        if self._peer.compiled:
+            # For this shape alone; what was compiled for others is in their graphs. The graph is
+            # ours, as that of the peers that are not compiled.
+            torch.compiler.reset()
+            mode = "max-autotune-no-cudagraphs"
+            model = torch.compile(model, mode=mode, fullgraph=True, dynamic=False)
+        return _Run(torch, model, cell, self._peer.graph)
 
 
 class _PyTorch(GpuPeer):
     half = False
     graph = False
+    compiled = False
+    quantised = False
 
     def missing(self, prepared: Prepared, model: str) -> str | None:
         """It needs a torch that can use a GPU, and the float weights."""
@@ -96,12 +113,16 @@ class _PyTorch(GpuPeer):
 
         if torch.version.cuda is None:
             return f"torch {torch.__version__} is a build without CUDA"
+        needed = ["triton"] * self.compiled + ["torchao"] * self.quantised
+        for package in needed:
+            if find_spec(package) is None:
+                return f"{package} is not installed; pip install {package} for this peer"
         weights = prepared.folder(model) / "model.safetensors"
         return None if weights.exists() else f"{weights} is missing"
 
     def load(self, prepared: Prepared, spec: ModelSpec) -> Loaded:
         """Bring the weights to the GPU."""
-        return _Loaded(prepared, spec, self.half, self.graph)
+        return _Loaded(prepared, spec, self)
 
 
 class PyTorchFloat(_PyTorch):
@@ -140,3 +161,22 @@ class PyTorchHalfGraph(_PyTorch):
     half = True
     graph = True
     least_cosine = 0.99
+
+
+class PyTorchHalfCompiled(PyTorchHalfGraph):
+    """FP16 with kernels that PyTorch's compiler made and chose by measurement."""
+
+    name = "pytorch-fp16-compiled"
+    title = "PyTorch FP16, torch.compile (max-autotune), CUDA graph"
+    compiled = True
+    by_default = False
+
+
+class PyTorchInt8(PyTorchHalfCompiled):
+    """FP16 between linear layers of INT8."""
+
+    name = "pytorch-int8-compiled"
+    title = "PyTorch and torchao, dynamic INT8, torch.compile (max-autotune), CUDA graph"
+    precision = "int8"
+    quantised = True
+    least_cosine = 0.98
