@@ -13,12 +13,13 @@ MAX_TEXTS = 2**20
 
 
 def data_file(name: str) -> Path:
-    """Path of a text file of this package.
+    """Path of a file of this package.
 
     Parameters
     ----------
     name
-        `calibration.txt`, `heldout.txt` or `demo_sentences.txt`.
+        `calibration.txt`, `heldout.txt` or `demo_sentences.txt`; `tuned`, the folder of tuning
+        databases.
 
     Returns
     -------

@@ -66,7 +66,8 @@ def command(
     tokenizer
         Without runtime: add the model's tokenizer in C, for text in and vectors out.
     database
-        Use what `ibert tune` measured in this folder.
+        Use what `ibert tune` measured in this folder. [default: measurements that come with the
+        package, if there are any of the target]
     dump_ir
         Write the module after every phase to this folder.
 

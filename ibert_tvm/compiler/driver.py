@@ -313,8 +313,9 @@ def compile(
         ``"objects"``, or ``"c"`` for kernels that any C99 compiler translates (without runtime
         only): they use no instruction that C has no word for, and are slower for it.
     database
-        Folder of measurements of this target (`ibert_tvm.tuning.tune`); kernels that were not
-        measured are scheduled as without it.
+        Folder of measurements of this target (`ibert_tvm.tuning.tune`), by default one that comes
+        with the package, if there is one; kernels that were not measured are scheduled as without
+        it.
     prefix
         What C functions, types, macros and files begin with (without runtime only), so that
         several models go into one program: words of small letters and digits, joined by ``_``. By
@@ -373,11 +374,10 @@ def compile(
     if _checked_form(emit, runtime, description) == "c":
         description = portable_description(description)
     layout = KernelLayout.of(description.dot, description.vector_lanes, description.functions)
-    tuned = None
-    if database is not None:
-        from ..tuning import TunedKernels
+    from ..tuning import TunedKernels, packaged_database
 
-        tuned = TunedKernels(database, description)
+    database = packaged_database(description) if database is None else database
+    tuned = None if database is None else TunedKernels(database, description)
     seconds: dict[str, float] = {}
     dump = _Dump(dump_ir)
 

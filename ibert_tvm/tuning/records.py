@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.strict_json import JsonObject
+from ..texts import data_file
 
 if TYPE_CHECKING:
     from tvm import tirx
 
     from ibert_tvm.schedules.tiles import Tile
     from ibert_tvm.targets import TargetDescription
+
+
+def packaged_database(description: TargetDescription) -> Path | None:
+    """Find the measurements of a target that come with the package.
+
+    Parameters
+    ----------
+    description
+        The target; measurements are of its architecture, and of a GPU like it.
+
+    Returns
+    -------
+    pathlib.Path or None
+        A database; None if nobody measured that target.
+    """
+    folders = sorted(path.parent for path in data_file("tuned").glob("*/database.json"))
+    if not folders:
+        return None
+    from ibert_tvm.schedules.tuning import TuningDatabase
+
+    return next((path for path in folders if TuningDatabase.is_of(path, description)), None)
 
 
 class TunedKernels:

@@ -187,7 +187,7 @@ class TuningDatabase:
         """
         path = Path(folder).expanduser()
         about = cls._about(path)
-        if about["target"] != json.loads(json.dumps(_identity(target))):
+        if not cls.is_of(path, target):
             raise DatabaseError(
                 what=f"the tuning database {path} is of another target",
                 where=str(path / _ABOUT),
@@ -199,6 +199,11 @@ class TuningDatabase:
         database = cls(path, about["name"], digests=about["format"] == FORMAT)
         database._read()
         return database
+
+    @classmethod
+    def is_of(cls, folder: Path, target: TargetDescription) -> bool:
+        """Whether a database's measurements are of a target; DatabaseError if it is damaged."""
+        return bool(cls._about(folder)["target"] == json.loads(json.dumps(_identity(target))))
 
     @classmethod
     def create(cls, folder: str | os.PathLike[str], target: TargetDescription) -> TuningDatabase:
