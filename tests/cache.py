@@ -8,12 +8,14 @@ import functools
 import hashlib
 import inspect
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ from tests import closure
 from tests.closure import ROOT, Sources, qualified
 
 if TYPE_CHECKING:
+    from ibert_tvm.compiler import CompiledModel
     from ibert_tvm.model.artefact import QuantizedModel
 
 _VERSIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "scipy", "torch", "transformers")
@@ -171,13 +174,39 @@ def compiled_once(
     """
     import ibert_tvm
     from ibert_tvm.targets import get_target
+
+    with cached("compiled", *_compiled_key(model, target, shapes, options)) as (place, work):
+        if work is not None:
+            compiled = ibert_tvm.compile(model, target=target, shapes=shapes, **options)
+            on_linux = get_target(target).system == "linux"
+            compiled.export(work / "model.so", require_load=on_linux)
+    return place / "model.so"
+
+
+def compiled_in_memory_once(
+    model: QuantizedModel, target: str, shapes: Sequence[tuple[int, int]], **options: Any
+) -> CompiledModel:
+    """What `compiled_once` exports, without runtime; it does not know the arena of other shapes."""
+    import ibert_tvm
+
+    options = {**options, "runtime": "none"}
+    with cached("in-memory", *_compiled_key(model, target, shapes, options)) as (place, work):
+        if work is not None:
+            compiled = ibert_tvm.compile(model, target=target, shapes=shapes, **options)
+            assert compiled.bare is not None
+            content = replace(compiled, bare=replace(compiled.bare, arena_at=None))
+            (work / "model.pickle").write_bytes(pickle.dumps(content))
+        content = pickle.loads(((work or place) / "model.pickle").read_bytes())
+    return content
+
+
+def _compiled_key(
+    model: QuantizedModel, target: str, shapes: Sequence[tuple[int, int]], options: dict[str, Any]
+) -> list[str]:
+    import ibert_tvm
+    from ibert_tvm.targets import get_target
     from ibert_tvm.targets.toolchain import find_linker
 
     description = get_target(target)
     key = [model_key(model), str(description), repr([*shapes]), repr(sorted(options.items()))]
-    key += [_tool_version(tuple(find_linker(description))), version_of(ibert_tvm.compile)]
-    with cached("compiled", *key) as (place, work):
-        if work is not None:
-            compiled = ibert_tvm.compile(model, target=target, shapes=shapes, **options)
-            compiled.export(work / "model.so", require_load=description.system == "linux")
-    return place / "model.so"
+    return [*key, _tool_version(tuple(find_linker(description))), version_of(ibert_tvm.compile)]

@@ -38,7 +38,7 @@ for _profile, _examples in (("default", 50), ("thorough", 1000)):
 settings.load_profile("default")
 
 # All slow tests run in CI, which has half an hour for them.
-SLOW_CASES = 4
+SLOW_CASES = 2
 
 pytest_plugins = ["tests.snapshots", "tests.commands"]
 

@@ -117,6 +117,7 @@ def masked(hidden, inputs):
     return hidden * inputs["attention_mask"][..., None]
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["plain", "one token type, three heads", "small weights"])
 def test_the_compiled_library_equals_the_oracle(checkpoint, tmp_path, variant):
@@ -146,6 +147,7 @@ def test_the_oracle_equals_transformers_with_scales_handed_on(checkpoint, monkey
         np.testing.assert_array_equal(integers, oracle.values[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_transformers_as_it_is_differs_from_the_second_layer_on(checkpoint):
     """The defect that the oracle corrects is there: layer 1 is told the embeddings' scale."""
     saved = checkpoint()

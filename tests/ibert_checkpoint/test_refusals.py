@@ -106,6 +106,7 @@ def test_calibration_changes_nothing_where_nothing_is_missing(checkpoint):
         np.testing.assert_array_equal(with_texts.parameters[name], array)
 
 
+@pytest.mark.slow
 def test_a_float_checkpoint_needs_calibration_and_is_then_like_any_other(checkpoint, messages):
     saved = checkpoint(quant_mode=False)
     assert saved.model.info.notes == (
@@ -204,6 +205,7 @@ LOWERED = {
 }
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", LOWERED)
 def test_values_of_channels_that_are_refused_when_lowered(edited, checkpoint, name, messages):
     place, values = LOWERED[name]

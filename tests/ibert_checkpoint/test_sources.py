@@ -42,11 +42,13 @@ def test_a_single_token_type_is_no_input(checkpoint):
     )
 
 
+@pytest.mark.slow
 def test_the_head_follows_the_class_that_was_saved(checkpoint):
     folder = checkpoint("sequence_classification", num_labels=3).folder
     assert ibert.load(folder, verify=False).info.head == "sequence_classification"
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("kind", ["gelu", "softmax", "layernorm", "nonlinear"])
 def test_functions_that_ran_in_float_are_reported(checkpoint, kind, messages):
@@ -77,6 +79,7 @@ def assert_same_program(one, other):
     assert a.quantization["values"] == b.quantization["values"]
 
 
+@pytest.mark.slow
 def test_a_pickle_is_read_too(checkpoint, tmp_path):
     saved = checkpoint()
     saved.source.config.save_pretrained(tmp_path)
@@ -84,6 +87,7 @@ def test_a_pickle_is_read_too(checkpoint, tmp_path):
     assert_same_program(saved.model, ibert.load(tmp_path, verify=False))
 
 
+@pytest.mark.slow
 def test_integers_and_scales_of_the_checkpoint_are_not_believed(checkpoint, tmp_path):
     """They are what the last forward pass left, or zeros."""
     source = copy.deepcopy(checkpoint().source)

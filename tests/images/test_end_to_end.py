@@ -142,7 +142,7 @@ def test_another_length_is_not_compiled(files, messages):
         ibert_tvm.compile(quantized, shapes=[(1, 128)])
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "calibration",
     [

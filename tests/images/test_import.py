@@ -156,6 +156,7 @@ def test_patches_that_overlap_or_lie_apart(settings, tokens):
     assert loaded.info.max_sequence_length == tokens + 1
 
 
+@pytest.mark.slow
 def test_images_that_were_moved_before_are_refused(messages):
     class Turned(Convolution):
         def forward(self, images):

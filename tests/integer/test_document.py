@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import tvm
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ibert_tvm.common import strict_json
@@ -404,7 +404,6 @@ VALUES = st.sampled_from(LEAVES) | st.recursive(
 )
 
 
-@settings(max_examples=3 * settings().max_examples)
 @given(
     st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 3), VALUES), min_size=1, max_size=3)
 )

@@ -48,7 +48,7 @@ def _python(code: str, *arguments: object) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.record
 def test_bert_base_compiles_and_loads_within_limits(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = hf.BertModel(hf.BertConfig(), add_pooling_layer=False).eval()

@@ -55,6 +55,7 @@ for threads in counts:
 """
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.parametrize(
     ("runtime", "counts"), [pytest.param("tvm", (1, 2), marks=pytest.mark.slow), ("none", (1,))]
 )

@@ -22,6 +22,7 @@ CASES = examples(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "preset"), CASES)
 def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
     import torch

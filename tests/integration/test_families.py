@@ -58,6 +58,7 @@ def shapes_of(model: Model, case: Case) -> list[tuple[int, int]]:
     return [(1, 13), (3, 40)] if case[0] == "rotations" else [(2, model.length(13))]
 
 
+@pytest.mark.slow_cases(4)
 @pytest.mark.parametrize(
     "case", examples(EVERY, *dict.fromkeys(SLOW), otherwise="record"), ids="-".join
 )

@@ -82,6 +82,7 @@ def _quantised(name: str) -> QuantizedModel:
     return ibert.quantize(canonical, calibration=batches, preset=preset)
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.parametrize("name", examples(MODELS, otherwise="record", slow=["roberta", "electra"]))
 def test_random_models_are_bit_exact(name: str, tmp_path: Path) -> None:
     quantized = _quantised(name)

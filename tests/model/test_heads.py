@@ -46,6 +46,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "bert"
 
 
+@pytest.mark.slow
 def test_a_new_head_is_one_record(toy: Head, folder: Path, tmp_path: Path) -> None:
     """Import, quantisation, compilation, texts: no other file knows the name."""
     model = ibert.load(folder)

@@ -47,6 +47,7 @@ def _run(*arguments: object, python: object = sys.executable, cwd: Path | None =
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_holds_every_file_of_the_packages_under_one_name(wheel: Path) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     names = {name for name in held if ".dist-info/" not in name}
@@ -75,7 +76,7 @@ def _installed(folder: Path, wheel: Path, extra: str) -> Path:
     return made.python
 
 
-@pytest.mark.slow(seconds=40)
+@pytest.mark.record
 def test_installed_alone_it_quantises_compiles_and_runs_and_without_torch_the_latter_two(
     wheel: Path, tmp_path: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_program_without_an_arena_runs(builder: Builder) -> None:
     assert compare(program, builder.parameters, "x86-64", (1, 4), 0) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("value", [0, 7])
 def test_rows_of_one_number_are_normalised(builder: Builder, value: int) -> None:
@@ -171,6 +172,7 @@ def test_what_is_computed_of_a_known_number_is_known(builder: Builder) -> None:
     assert compare(program, builder.parameters, "x86-64", (1, 4), 0) == ""
 
 
+@pytest.mark.slow
 def test_the_sign_of_a_known_number_is_kept(builder: Builder) -> None:
     """Its absolute value was no known number, and of the choice by its sign the first was taken."""
 
@@ -230,6 +232,7 @@ def test_a_product_may_be_its_own_magnitude(builder: Builder) -> None:
     assert compare(program, builder.parameters, "x86-64", (2, 24), 0) == ""
 
 
+@pytest.mark.slow
 def test_what_is_always_0_binds_nothing(builder: Builder) -> None:
     """Seed 716: ``x * 0`` was folded to a 0 that bound x, which TVM makes no vectors of."""
 
@@ -258,6 +261,7 @@ def test_what_is_always_0_binds_nothing(builder: Builder) -> None:
     assert compare(program, builder.parameters, "x86-64", (2, 7), 0) == ""
 
 
+@pytest.mark.slow
 def test_a_number_that_is_folded_late_is_not_bound(builder: Builder) -> None:
     """Seed 1228: what an i-GELU of 0 was requantised to was bound, folded, and bound again."""
 
@@ -293,6 +297,7 @@ def test_a_value_without_an_expression_is_not_compiled(messages: Messages) -> No
         expression(Ranged(-3, 3), "int32")
 
 
+@pytest.mark.slow
 def test_one_token_alone_is_compiled(builder: Builder) -> None:
     """The sum over one token is no sum, for which its width was asked."""
 

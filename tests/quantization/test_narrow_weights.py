@@ -92,6 +92,7 @@ def test_outputs_stay_close_and_ranges_are_proved() -> None:
     assert check_unbounded(narrow.program, given(), narrow.parameters, details, np.int64) == []
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("target", "halves"), [("wasm32", True), ("x86-64-v3", True), ("t4", False)]
 )
@@ -141,6 +142,7 @@ def narrowed(model: QuantizedModel) -> QuantizedModel:
     return with_narrow_weights(model, batches())
 
 
+@pytest.mark.slow
 def test_texts_are_sampled_with_the_models_own_tokenizer(messages: Messages) -> None:
     model = bert()
     (batch,) = samples(model, ["a b", "c"], 8)

@@ -76,6 +76,7 @@ def test_the_record_says_what_was_done(quantized, preset):
         assert set(summary["smoothing"].values()) <= {0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8}
 
 
+@pytest.mark.representatives(1)
 def test_every_value_has_a_scale_for_the_report_by_layer(quantized):
     _, result, _ = quantized
     (inputs,) = random_batches(random_model("bert"), 1)
@@ -85,6 +86,7 @@ def test_every_value_has_a_scale_for_the_report_by_layer(quantized):
     assert listed <= set(captured)
 
 
+@pytest.mark.representatives(1)
 def test_an_artefact_survives_saving(quantized, tmp_path):
     model, result, _ = quantized
     again = QuantizedModel.load(result.save(tmp_path / "model.ibert"))
@@ -98,6 +100,7 @@ def test_an_artefact_survives_saving(quantized, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_calibration_is_reproducible():
     model = random_model("bert")
     batches = random_batches(model, 6)
@@ -122,6 +125,7 @@ def test_padding_does_not_take_part():
             assert getattr(second, section)[name].scale == pytest.approx(quant.scale, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("observer", ["minmax", "percentile"])
 def test_other_observers_serve_too(observer):

@@ -111,6 +111,7 @@ def test_recipes_are_mixed_by_operand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record["options"]["split_share"] == 1 / 4 > record["others"]["options"]["split_share"]
 
 
+@pytest.mark.slow
 def test_no_operand_may_be_enough_where_values_are_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = {"alphas": (0.5,), "balance": (), "compensate": False, "sample_tokens": 64}
     recipes = {
@@ -131,6 +132,7 @@ def test_no_operand_may_be_enough_where_values_are_wide(monkeypatch: pytest.Monk
     assert wide == ["int16", "int16"]
 
 
+@pytest.mark.slow
 def test_what_differs_in_more_is_not_mixed(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = {"alphas": (0.5,), "balance": (), "compensate": False, "sample_tokens": 64}
     recipes = {
@@ -155,6 +157,7 @@ def narrow_and_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "_RECIPES", recipes)
 
 
+@pytest.mark.slow
 def test_operands_of_16_bits_are_twice_the_products_of_bytes(narrow_and_wide: None) -> None:
     """So as few have them as will do, and columns come before."""
     model = random_model("wide bert")
@@ -176,6 +179,7 @@ def test_operands_of_16_bits_are_twice_the_products_of_bytes(narrow_and_wide: No
     assert read.count("int16") == 5 < len(read)
 
 
+@pytest.mark.slow
 def test_where_16_bits_are_multiplied_columns_are_not_tried(narrow_and_wide: None) -> None:
     model = random_model("wide bert")
     measured = drops(0.2, 0.001, *(0.02,) * 4)
@@ -204,6 +208,7 @@ def test_few_texts_are_not_split(messages: Messages) -> None:
         hold_back(["a"] * 9)
 
 
+@pytest.mark.slow
 def test_scales_per_token_and_further_columns_are_work() -> None:
     model = random_model(MODEL)
     quick = {"alphas": (0.5,), "compensate": False, "sample_tokens": 64}

@@ -130,6 +130,7 @@ def size(array: Array, kept: Array | slice) -> float:
     return float(np.sqrt(np.square(array[kept]).mean()))
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("architecture", "kind", "preset"),
     examples(ALL, *IN_DEFAULT_SET, unpack=True, otherwise="record", slow=SLOW),

@@ -98,7 +98,8 @@ def whole(request: pytest.FixtureRequest) -> QuantizedModel:
     return replace(_model(), tokenizer=_files(KINDS[request.param]))
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.slow_cases(4)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("count", [None, 420])
 def test_texts_of_kept_pieces_have_the_same_integers(
     whole: QuantizedModel, count: int | None

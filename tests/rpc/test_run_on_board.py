@@ -300,6 +300,7 @@ def test_a_library_for_a_machine_without_tvm(tmp_path: Path, messages: Messages)
         pass
 
 
+@pytest.mark.slow
 def test_plain_functions_run_on_a_board(servers: Servers, tmp_path: Path) -> None:
     """In several shapes, one call after the other, and timed; what they refuse is an error."""
     path, model = tmp_path / "plain.so", small_model()

@@ -190,6 +190,7 @@ def test_module_run_names_the_inputs_it_knows(messages: Messages) -> None:
         ibert_tvm.run("model.so", ids=[[1]])
 
 
+@pytest.mark.slow
 def test_number_of_threads(library_path: Path, messages: Messages) -> None:
     script = (
         "import os, sys, ibert_tvm\n"

@@ -77,6 +77,7 @@ def put_new(content: Path, path: Path) -> Path:
     return copy.replace(path)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_replaced_library_is_the_new_one(
     tmp_path: Path, others: list[Path], closed: bool
@@ -179,6 +180,7 @@ def without_runtime(path: Path, target: str) -> Path:
     return put_new(path, path)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "kind", ["tvm", "plain", pytest.param("emulated", marks=[pytest.mark.qemu, pytest.mark.slow])]
 )

@@ -144,6 +144,7 @@ def test_on_microcontrollers(case: str, target: str) -> None:
     check_on_microcontroller(alone, get_target(target))
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("case", "target"),

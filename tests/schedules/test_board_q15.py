@@ -41,7 +41,7 @@ def pairs() -> np.ndarray:
     return both.reshape(-1, LENGTH, 2).transpose(0, 2, 1).astype("int16")
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     "name", [name for name in BOARDS if get_target(name).elf_machine in INSTRUCTIONS]
 )

@@ -115,6 +115,7 @@ def test_on_this_processor(name: str) -> None:
     check_on_this_processor(both_lengths(target), target)
 
 
+@pytest.mark.slow
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", ["rpi4", pytest.param("armv7-neon", marks=pytest.mark.slow)])
 def test_on_boards(name: str) -> None:
@@ -127,6 +128,7 @@ def test_on_microcontrollers(name: str) -> None:
     check_on_microcontroller(term_kernels(get_target(name))[0], get_target(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(("t4", "a100"), "t4"))
 def test_on_a_gpu(name: str) -> None:
     check_on_gpu(term_kernels(get_target(name))[0], name)

@@ -83,6 +83,7 @@ def test_half_bytes_give_what_the_bytes_give_that_they_stand_for(name: str) -> N
         np.testing.assert_array_equal(got, expected_rows(x, weight, bias), err_msg=case)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     "dot",
     [

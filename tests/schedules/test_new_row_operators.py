@@ -21,11 +21,13 @@ from tests.schedules.new_row_operators import OPERATORS, ROWS
 Operator = Callable[[], RowKernel]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_on_this_processor(operator: Operator) -> None:
     check_on_this_processor([operator()], get_target("x86-64"))
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.qemu
 @pytest.mark.parametrize("name", ["rpi4", "armv7-neon"])
@@ -34,6 +36,7 @@ def test_on_boards(name: str) -> None:
     check_on_board(lambda _target: [operator() for operator in OPERATORS], name)
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @pytest.mark.qemu
 @pytest.mark.parametrize("target", examples(["cortex-m4", "cortex-m55"], "cortex-m55"))

@@ -116,6 +116,7 @@ def test_on_boards(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.qemu
 @pytest.mark.parametrize(
     ("target", "kind"),

@@ -106,6 +106,7 @@ def reduction(graph: StageGraph, stage, local: tirx.Var) -> tirx.Stmt:
     return body
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("kernel", [chain, sums, merged])
 def test_entries_are_what_the_kernel_computes(kernel) -> None:
     func = kernel()

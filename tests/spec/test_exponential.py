@@ -89,6 +89,7 @@ def test_division_by_reciprocal_is_exact_everywhere(divisor: int) -> None:
     np.testing.assert_array_equal((d * multiplier) >> shift, d // divisor)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("scale", [1e-6, 1e-5, 1e-3, 0.05])
 def test_polynomial_form_agrees_in_both_domains(both_domains, scale: float) -> None:
     constants = PolynomialExponential.from_scale(scale)

@@ -84,6 +84,7 @@ def test_bits_beyond_int32_are_refused(messages: Messages) -> None:
         Dyadic.from_real(1.0, 32)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("multiplier", "shift"), [(2**31 - 1, 62), (-(2**31), 31), (12345, 20), (-7, 0), (1, 0)]
 )

@@ -69,6 +69,7 @@ def test_accurate_form_reaches_its_error(scale: float) -> None:
     assert math.sqrt((erf_error[inner] ** 2).mean()) < 0.0003 + 0.3 * scale
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("scale", [1e-6, 1e-5, 1e-3, 0.05])
 def test_published_form_agrees_in_both_domains(both_domains, scale: float) -> None:
     k = PaperGelu.from_scales(np.array([scale]))

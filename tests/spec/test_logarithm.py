@@ -34,6 +34,7 @@ def test_the_error_over_all_inputs(scale: float) -> None:
     assert np.diff(got).min() >= 0
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("arithmetic", [VECTORS, Scalar()])
 @pytest.mark.parametrize("scale", [1e-3, 1.0])
 def test_both_domains_agree_on_all_inputs(both_domains, scale: float, arithmetic) -> None:

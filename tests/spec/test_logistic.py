@@ -103,7 +103,7 @@ def test_16_bits_throughout(function, constants, shift: int) -> None:
     assert "int32" not in str(traced.expr) and "int64" not in str(traced.expr)
 
 
-@pytest.mark.representatives(4)
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("target", [None, "x86-avx512-vnni", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize(("function", "constants"), FUNCTIONS)
 @pytest.mark.parametrize("shift", [0, 1, 3, 9])

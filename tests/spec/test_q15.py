@@ -41,6 +41,7 @@ def test_every_pair_of_edges_is_the_definition() -> None:
     assert got.min() >= LOW and got.max() <= HIGH
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("target", [None, *TARGETS])
 def test_every_pair_of_edges_agrees_in_both_domains(both_domains, target: str | None) -> None:
     a, b = pairs(EDGES, [edge for edge in EDGES if edge != LOW])

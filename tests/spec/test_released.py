@@ -99,6 +99,7 @@ def test_factors_that_cannot_serve_are_refused(messages: Messages) -> None:
         exact_factors(np.array([2.0**31]), 100)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("bits", [20, 31, 45, 60])
 def test_requantisation_is_the_same_compiled(both_domains, bits: int) -> None:
     random = np.random.default_rng(bits)
@@ -141,7 +142,7 @@ def released_exponential(d: int, scale: float, result_scale: float) -> int:
     return max(-32768, min(32767, exact(e, 1.0 / result_scale)))
 
 
-@pytest.mark.representatives(5)
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("scale", [3e-8, 4e-7, 2e-5, 1e-4, 5e-4, 1e-2, 0.3])
 @pytest.mark.parametrize("drift", [1.0, 0.71, 1.4])
 def test_the_exponential_is_the_released_one(both_domains, scale: float, drift: float) -> None:
@@ -175,6 +176,7 @@ def released_gelu_value(q: int, scale: float) -> int:
     return q * (erf + math.floor(1.0 / (inner**2 * -0.2888 * 2.0**14)))
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("scale", [1e-6, 3e-5, 2.7e-4, 1e-3, 5e-3, 2e-2])
 def test_gelu_is_the_released_one_at_every_scale(both_domains, scale: float) -> None:
     k = released_gelu(np.array([scale]))

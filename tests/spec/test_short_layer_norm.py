@@ -149,7 +149,7 @@ def test_a_constant_row_gives_beta() -> None:
         np.testing.assert_array_equal(got[0], np.round(beta / (4 / 32767)))
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_stages_agree_in_both_domains(both_domains, target: str | None) -> None:
     random = np.random.default_rng(1)

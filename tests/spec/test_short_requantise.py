@@ -243,6 +243,7 @@ def test_a_sum_saturates_at_its_bounds() -> None:
     assert got.tolist() == [16383, -16383, 0, 11, -16383]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_sums_agree_in_both_domains(both_domains, target: str | None) -> None:
     random = np.random.default_rng(3)
@@ -253,7 +254,7 @@ def test_sums_agree_in_both_domains(both_domains, target: str | None) -> None:
         both_domains(lambda x, y, n=bound: saturating_sum(x, y, -n, n), *operands, target=target)
 
 
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("bounds", NAMES.values(), ids=NAMES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_accumulators_agree_in_both_domains(both_domains, target: str | None, bounds) -> None:
@@ -272,6 +273,7 @@ def test_accumulators_agree_in_both_domains(both_domains, target: str | None, bo
     )
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("target", TARGETS)
 def test_all_of_16_bits_agree_in_both_domains(both_domains, target: str | None) -> None:
     for multiplier, shift, bounds in ((20011, 0, INT15), (7001, 6, UINT8), (911, 7, INT8)):

@@ -34,12 +34,14 @@ def operands(bits: int, least: int, most: int) -> list[tuple[np.ndarray, int, in
     ]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("case", FITTING, ids=str)
 def test_the_integers_are_those_of_the_shift(both_domains, case: tuple[int, int, int]) -> None:
     given = operands(*case)
     both_domains(lambda x, n: x >> n, *given, target=TARGET, arithmetic=UniformShifts())
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("case", SHORT, ids=str)
 def test_short_values_stay_short(both_domains, case: tuple[int, int, int]) -> None:
     def function(x, n):

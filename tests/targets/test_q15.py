@@ -47,7 +47,7 @@ def kernels(target: TargetDescription) -> dict[str, tirx.PrimFunc]:
     }
 
 
-@pytest.fixture(scope="module", params=examples(TARGETS, "x86-avx512-vnni", "x86-64-v3"))
+@pytest.fixture(scope="module", params=examples(TARGETS, "x86-avx512-vnni"))
 def texts(request: pytest.FixtureRequest) -> dict[str, str]:
     """Assembly of the kernels that requantise, normalise or activate in 16 bits, by layer."""
     target = get_target(request.param)

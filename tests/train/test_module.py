@@ -37,6 +37,7 @@ def steps(model: IntegerModel, count: int, rate: float = 3e-3) -> list[float]:
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "preset"),
     examples(

@@ -35,6 +35,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_cases(4)
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(("name", "level"), CASES)
 def test_no_miss_and_no_false_alarm(name: str, level: str, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def _label(document: Any) -> None:
     document["info"]["prompts"] = {"query": "x"}
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("change", "finding"),
     [
@@ -64,6 +65,7 @@ def test_metadata(
     assert finding in _findings(changed, folder)
 
 
+@pytest.mark.slow
 def test_a_row_of_the_table_and_exchanged_words(
     library: Path, folder: Path, tmp_path: Path
 ) -> None:
@@ -77,7 +79,7 @@ def test_a_row_of_the_table_and_exchanged_words(
 @pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize(
     "count",
-    [8, pytest.param(300, marks=pytest.mark.slow), pytest.param(3400, marks=pytest.mark.record)],
+    [2, pytest.param(60, marks=pytest.mark.slow), pytest.param(3400, marks=pytest.mark.record)],
 )
 def test_no_mutant_passes(
     library: Path,

@@ -75,7 +75,7 @@ def test_every_architecture_is_looked_at(runtime: str, folder: Path, tmp_path: P
     assert any(line.startswith("same bits: NOT RUN") for line in report)
 
 
-@pytest.mark.slow
+@pytest.mark.record
 @pytest.mark.usefixtures("without_gpu")
 def test_planted_floats(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the source of the kernels, past the compiler's own audit: in SASS and in PTX."""

@@ -66,6 +66,7 @@ def test_a_library(folder: Path, libraries: dict[str, Path], runtime: str) -> No
     assert (bits["inputs"], bits["shapes"]) == (6, ["1x8", "2x4"])
 
 
+@pytest.mark.slow
 def test_every_target_has_the_same_digest(folder: Path, libraries: dict[str, Path]) -> None:
     digests = {
         verify(path, folder, inputs=4).checks[-1].facts["outputs_sha256"]
@@ -109,6 +110,7 @@ def test_the_library_of_other_weights(libraries: dict[str, Path], tmp_path: Path
     assert failed["made from the model"][0].startswith("info.source_sha256 is ")
 
 
+@pytest.mark.slow
 def test_the_library_of_another_tokenizer(folder: Path, tmp_path: Path) -> None:
     """Two words exchanged, and every digest of the library and of its tokenizer made right."""
     model = QuantizedModel.load(folder)
@@ -135,6 +137,7 @@ def test_a_planted_float(folder: Path, tmp_path: Path) -> None:
     assert finding.startswith("planted at 0x") and finding.split()[-2:] == ["addss", "xmm0,xmm0"]
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("runtime", ["none", "tvm"])
 def test_a_planted_float_in_tir(

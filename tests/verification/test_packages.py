@@ -103,6 +103,7 @@ def test_files_that_the_manifest_does_not_list_are_not_read(
     assert not failed_checks(path, folder)
 
 
+@pytest.mark.slow
 def test_a_float_in_a_linked_object(package: Package, folder: Path, tmp_path: Path) -> None:
     path = shutil.copytree(package("cortex-m4"), tmp_path / "planted")
     (tmp_path / "extra.c").write_text("float scaled(float x, int y) { return x * y; }\n")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from tests.arm.small_bert import VOCABULARY, expected
+
+__all__ = ["SHAPES", "assert_equal", "expected", "inputs_of"]
 
 SHAPES = [(1, 32), (2, 16), (3, 7)]
 
@@ -18,15 +20,10 @@ def inputs_of(batch: int, seq_len: int, seed: int, padding: bool) -> dict[str, n
         if batch > 1:
             mask[1] = 0
     return {
-        "input_ids": random.integers(0, 211, (batch, seq_len)).astype("int32"),
+        "input_ids": random.integers(0, VOCABULARY, (batch, seq_len)).astype("int32"),
         "attention_mask": mask,
         "token_type_ids": random.integers(0, 2, (batch, seq_len)).astype("int32"),
     }
-
-
-def expected(quantized, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """What the integer specification says."""
-    return evaluate(quantized.module, inputs, quantized.parameters)
 
 
 def assert_equal(got: list[np.ndarray], want: list[np.ndarray]) -> None:

@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ibert_tvm.model.artefact import QuantizedModel
-from tests.cache import quantised_once
-from tests.random_models import random_bert, random_ids
+from tests.arm.small_bert import small_bert
+from tests.cache import compiled_in_memory_once
+from tests.targets.aot.bare_bert import SHAPES
 
-
-@quantised_once
-def _bert() -> QuantizedModel:
-    """BERT of one layer, 64 wide, with random weights; hidden states and a pooled output."""
-    import ibert_tvm as ibert
-
-    sizes = {"vocab_size": 211, "num_hidden_layers": 1, "intermediate_size": 192}
-    canonical = ibert.load(random_bert(3, **sizes), head="pooled")
-    batches = [random_ids(211, 4, 24, seed, types=2) for seed in range(3)]
-    return ibert.quantize(canonical, calibration=batches)
+if TYPE_CHECKING:
+    from ibert_tvm.compiler import CompiledModel
+    from ibert_tvm.model.artefact import QuantizedModel
 
 
 @pytest.fixture(scope="session")
 def quantized() -> QuantizedModel:
-    return _bert()
+    return small_bert(layers=1)
 
 
 @pytest.fixture(scope="session")
-def compiled(quantized):
+def compiled(quantized: QuantizedModel) -> CompiledModel:
     """It, compiled without runtime for this machine, in several shapes."""
-    import ibert_tvm as ibert
-    from tests.targets.aot.bare_bert import SHAPES
-
-    return ibert.compile(quantized, target="host", shapes=SHAPES, runtime="none")
+    return compiled_in_memory_once(quantized, "host", SHAPES)
 
 
 @pytest.fixture(scope="session")
-def library_path(compiled, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library_path(compiled: CompiledModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library, with its header beside it."""
     return compiled.export(tmp_path_factory.mktemp("bare") / "model.so")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import ibert_tvm as ibert
 from ibert_tvm.targets import get_target
 from ibert_tvm.targets.aot import BareModel, portable_description
 from ibert_tvm.targets.aot.c_source import kernels_source
 from ibert_tvm.targets.aot.weights import weights_assembly
 from ibert_tvm.targets.toolchain import find_linker
 from ibert_tvm.targets.weights import write_weights
+from tests.cache import compiled_in_memory_once
 from tests.targets.aot.bare_bert import assert_equal, expected, inputs_of
 from tests.targets.aot.c_interface import Caller
 
@@ -24,9 +24,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wcast-align", "-Wund
 
 @pytest.fixture(scope="module")
 def in_c(quantized) -> BareModel:
-    compiled = ibert.compile(quantized, "x86-64", SHAPES, runtime="none", emit="c")
-    assert compiled.bare is not None
-    return compiled.bare
+    return compiled_in_memory_once(quantized, "x86-64", SHAPES, emit="c").bare
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +98,7 @@ def test_the_portable_form_has_microkernels_of_single_numbers_and_no_other_instr
 @pytest.mark.slow
 def test_microkernels_are_declared_and_their_operands_aligned(quantized) -> None:
     """C aligns arrays on the stack as their entries: those of halves are in the workspace."""
-    compiled = ibert.compile(
-        quantized, "cortex-m4", [(1, 4)], runtime="none", emit="c", prefix="tiny"
-    )
-    assert compiled.bare is not None
+    compiled = compiled_in_memory_once(quantized, "cortex-m4", [(1, 4)], emit="c", prefix="tiny")
     text = kernels_source(compiled.bare)
     declared = (
         "void tiny_mk_smlad_2x2(const int16_t *a, const int16_t *b, int32_t *c, int32_t depth);"

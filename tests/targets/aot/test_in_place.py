@@ -116,7 +116,7 @@ CASES = [
 ]
 
 
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("case", "lead"), CASES)
 def test_a_result_over_an_argument_is_right_as_far_as_is_proved(
     case: Case, lead: int | None, tmp_path: Path

@@ -64,7 +64,7 @@ def stack_buffers(kernel: LoweredKernel) -> list[int]:
     return sizes
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("system", "size", "on_stack", "workspace"),
     [
@@ -83,7 +83,7 @@ def test_large_buffers_lie_in_the_workspace(
     assert kernel.workspace_bytes == workspace
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("size", [16, 17, 2000])
 def test_a_kernel_is_a_c_function(size: int, tmp_path: Path) -> None:
     kernel = lowered(_SUMS.format(size=size), "sums", 64 * size, target_of("bare-metal"))
@@ -104,6 +104,7 @@ def test_a_kernel_is_a_c_function(size: int, tmp_path: Path) -> None:
     assert (workspace[:start] == 0x5A).all() and (workspace[end:] == 0x5A).all()
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("threads", "size", "kind", "workspace"),
     [

@@ -17,7 +17,7 @@ from tests.targets.aot.c_interface import Caller
 SHAPES = [(1, 32), (2, 128)]
 
 
-@pytest.mark.slow
+@pytest.mark.record
 def test_minilm_is_bit_exact(tmp_path: Path) -> None:
     quantized = minilm()
     compiled = ibert.compile(quantized, "host", SHAPES, runtime="none")

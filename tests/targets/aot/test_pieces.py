@@ -66,6 +66,7 @@ def test_a_loop_of_columns_and_rows_is_cut_between_columns() -> None:
     assert cut.pieces == 16 and "range(16)" in function.script()
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     "other",
     [
@@ -99,6 +100,7 @@ def kernel(x: T.Buffer((128,), "int8"), w: T.Buffer((8192,), "int8"), y: T.Buffe
         _cut(source, 128)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("place", "rows"),
     [

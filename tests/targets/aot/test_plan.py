@@ -48,6 +48,7 @@ def test_values_that_live_together_are_apart(wanted: list[Request], alignment: i
     check(wanted, plan_arena(wanted, alignment), alignment)
 
 
+@pytest.mark.slow
 @given(requests(), st.sampled_from([1, 4, 16, 64]), st.data())
 def test_what_may_share_bytes_begins_early_enough(
     wanted: list[Request], alignment: int, data: st.DataObject

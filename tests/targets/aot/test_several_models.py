@@ -23,6 +23,7 @@ from ibert_tvm.targets.aot.interface import Interface, ShapeSpec, TensorSpec
 from ibert_tvm.targets.aot.weights import weights_assembly
 from ibert_tvm.targets.weights import write_weights
 from tests.artefact.conftest import make_quantized
+from tests.cache import compiled_in_memory_once
 from tests.processes import run_captured
 
 DOCUMENTATION = Path(__file__).parents[3] / "docs" / "c-api.md"
@@ -32,20 +33,16 @@ MASK = np.array([[1, 1, 1, 1, 1, 1, 0, 0]], np.int32)
 Models = dict[str, tuple[QuantizedModel, CompiledModel]]
 
 
-def _models() -> Models:
+@pytest.fixture(scope="module")
+def models() -> Models:
     """Two models of the same sizes and other weights."""
     one = make_quantized()
     table = np.roll(one.parameters["emb.weight"], 3)
     two = replace(one, parameters={**one.parameters, "emb.weight": table})
     return {
-        prefix: (model, ibert.compile(model, "host", [(1, 8)], runtime="none", prefix=prefix))
+        prefix: (model, compiled_in_memory_once(model, "host", [(1, 8)], prefix=prefix))
         for prefix, model in (("first", one), ("second_model", two))
     }
-
-
-@pytest.fixture(scope="module")
-def models() -> Models:
-    return _models()
 
 
 def _run(*command: object, folder: Path) -> str:
@@ -101,6 +98,7 @@ static int call_{prefix}(void) {{
 """
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", ["output", "NULL"])
 def test_names_of_tensors_that_the_driver_has_too(name: str, tmp_path: Path) -> None:
     model = make_quantized()
@@ -149,7 +147,7 @@ def _expected(model: QuantizedModel) -> list[int]:
 Form = Callable[[CompiledModel, Path], list[str]]
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("first", "second"),
     [(_static, _static), (_shared, _shared), (_static, _shared)],
@@ -177,7 +175,7 @@ def test_the_header_of_another_model_is_refused(models: Models, tmp_path: Path) 
     """The same sizes and names, other weights: only the fingerprints tell them apart."""
     model, compiled = models["first"]
     other, _ = models["second_model"]
-    twin = ibert.compile(other, "host", [(1, 8)], runtime="none", prefix="first")
+    twin = compiled_in_memory_once(other, "host", [(1, 8)], prefix="first")
     compiled.export(tmp_path / "first_model.so")
     (tmp_path / "main.c").write_text(_program("first"))
     command = ("cc", *FLAGS, "main.c", "./first_model.so", "-o", "main")
@@ -189,6 +187,7 @@ def test_the_header_of_another_model_is_refused(models: Models, tmp_path: Path) 
     assert (done.returncode, done.stdout) == (14, b"")
 
 
+@pytest.mark.slow
 def test_contexts_of_another_model_are_refused(models: Models, tmp_path: Path) -> None:
     linked = [word for _, compiled in models.values() for word in _shared(compiled, tmp_path)]
     (tmp_path / "main.c").write_text(
@@ -207,6 +206,7 @@ def test_contexts_of_another_model_are_refused(models: Models, tmp_path: Path) -
     assert subprocess.run(["./main"], cwd=tmp_path, check=False).returncode == 3
 
 
+@pytest.mark.slow
 def test_libraries_of_any_prefix_run_from_python(models: Models, tmp_path: Path) -> None:
     for prefix, (model, compiled) in models.items():
         path = compiled.export(tmp_path / f"{prefix}.so")

@@ -12,6 +12,7 @@ import pytest
 
 from ibert_tvm.targets.aot.header import STATUSES
 from ibert_tvm.targets.toolchain import find_linker
+from tests.arm.small_bert import VOCABULARY
 from tests.targets.aot.bare_bert import SHAPES
 from tests.targets.aot.c_interface import (
     ABI_VERSION,
@@ -185,7 +186,8 @@ def test_arrays_that_are_not_aligned_to_their_type(caller: Caller) -> None:
 
 def test_values_that_the_model_does_not_accept(caller: Caller) -> None:
     limits = {t.name.decode(): (t.low, t.high) for t in caller.tensors("input")}
-    assert limits == {"input_ids": (0, 210), "attention_mask": (0, 1), "token_type_ids": (0, 1)}
+    ids, flags = (0, VOCABULARY - 1), (0, 1)
+    assert limits == {"input_ids": ids, "attention_mask": flags, "token_type_ids": flags}
     for index, (low, high) in enumerate(limits.values()):
         for value in (low - 1, high + 1, -(2**31), 2**31 - 1):
             inputs, outputs = arrays(caller)

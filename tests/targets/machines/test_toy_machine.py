@@ -104,6 +104,7 @@ def test_a_registered_target_is_listed(board: TargetDescription) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_model_is_compiled_to_objects_without_floating_point(
     board: TargetDescription, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
