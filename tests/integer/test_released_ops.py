@@ -25,7 +25,6 @@ def var(name: str, shape: list, dtype: str) -> relax.Var:
 X32 = var("x", [BATCH, SEQ, CHANNELS], "int32")
 C32 = var("c", [CHANNELS], "int32")
 C64 = var("o", [CHANNELS], "int64")
-ONE = var("one", [1], "int32")
 
 
 def even(x=X32, multiplier=C32, shift=C32, **changes):

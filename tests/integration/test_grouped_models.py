@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-import ibert_tvm as ibert
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from tests.examples import examples
 from tests.frontend.grouped_modules import VOCABULARY
 from tests.integration.gated_model import inputs
 from tests.integration.grouped_model import MODELS, grouped_model, source
-from tests.integration.whole_models import assert_bit_exact
 from tests.lowering import lowered
 from tests.passes.small import kernels
 
@@ -28,15 +24,6 @@ CASES = examples(
 
 def test_the_vocabulary_is_that_of_the_inputs() -> None:
     assert inputs(8, 24, 0)["input_ids"].max() < VOCABULARY
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "preset"), CASES)
-def test_a_library_without_runtime_is_bit_exact(name: str, preset: str, tmp_path: Path) -> None:
-    model = grouped_model(name, preset)
-    compiled = ibert.compile(model, target="host", shapes=[(2, LENGTH)], runtime="none")
-    library = ibert.load_library(compiled.export(tmp_path / "model.so"))
-    assert_bit_exact(library, model, inputs(2, LENGTH, 3, 5))
 
 
 @pytest.mark.parametrize(("name", "preset"), CASES)

@@ -9,8 +9,6 @@ from tests.integration.row_scale_models import wide_model
 from tests.lowering import lowered
 from tests.passes.small import kernels
 
-MODELS = ("gated", "bert")
-
 
 def found_kernels(target: str) -> list[list[str]]:
     """Operators of each kernel that a target gets."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ from tests.passes.test_merge_projections import attention, projections
 from tests.passes.test_unpadded_attention import SHAPE, batch
 
 POSITIONS = 76
-Projections = Callable[[Any, relax.Var], list[relax.Var]]
 
 
 def table(columns: int, positions: int = POSITIONS) -> np.ndarray:

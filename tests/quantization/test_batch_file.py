@@ -8,8 +8,6 @@ import pytest
 from ibert_tvm.common.errors import UsageError
 from ibert_tvm.quantization.batch_file import read_batches
 
-TODO = "  what to do: write it with numpy.savez(file, input_ids=..., attention_mask=...)"
-
 
 def test_long_arrays_become_batches_of_few_rows(tmp_path):
     ids = np.arange(20 * 3).reshape(20, 3)

@@ -11,9 +11,6 @@ from ibert_tvm.quantization import row_scaling
 from ibert_tvm.quantization.observers import Statistics
 from ibert_tvm.quantization.options import CalibrationOptions
 from ibert_tvm.quantization.smoothing import OperandForm, quantize_operand
-from ibert_tvm.relay_passes.quantization_table import ActivationQuant
-
-BY_ROW = ActivationQuant(0.01, -16383, 16383, by_row=True)
 
 
 def statistics(spread: float) -> tuple[Statistics, dict[str, np.ndarray]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 import shutil
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +161,3 @@ def tiny() -> TinyModel:
 @pytest.fixture(scope="session")
 def library_path(tiny: TinyModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.build(tmp_path_factory.mktemp("library") / "model.so")
-
-
-@pytest.fixture
-def variant(tmp_path: Path, tiny: TinyModel) -> Callable[..., Path]:
-    """Build the library with some fields changed."""
-
-    def make(**changes: Any) -> Path:
-        return replace(tiny, shapes=((1, 8),), **changes).build(tmp_path / "variant.so")
-
-    return make

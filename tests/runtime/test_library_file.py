@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ibert_tvm.common.errors import LibraryError, TargetError
+from ibert_tvm.common.errors import InputError, LibraryError, TargetError
 from ibert_tvm.common.file_seal import sealed_bytes
 from ibert_tvm.runtime import library as library_module
 from ibert_tvm.runtime import load_library
@@ -24,6 +24,30 @@ from tests.processes import run_captured
 from tests.snapshots import Messages
 
 from .conftest import TinyModel
+
+Changed = Callable[..., Path]
+
+
+@pytest.fixture
+def changed(tmp_path: Path, library_path: Path) -> Changed:
+    """A sealed library whose section of metadata says something else, in no more bytes."""
+    from elftools.elf.elffile import ELFFile
+
+    def make(**fields: object) -> Path:
+        content = bytearray(library_path.read_bytes()[: sealed_bytes(library_path)])
+        with library_path.open("rb") as stream:
+            section = ELFFile(stream).get_section_by_name(".ibert.metadata")
+            at, size = section["sh_offset"], section["sh_size"]
+        document = {**json.loads(content[at : at + size]), "source_sha256": "", **fields}
+        text = json.dumps(document, separators=(",", ":")).encode()
+        assert len(text) <= size
+        content[at : at + size] = text.ljust(size)
+        path = tmp_path / "variant.so"
+        path.write_bytes(content)
+        seal_library(path)
+        return path
+
+    return make
 
 
 def test_metadata_is_read_without_tvm(library_path: Path) -> None:
@@ -54,7 +78,7 @@ def test_metadata_content(library_path: Path, tiny: TinyModel) -> None:
     assert metadata.file_bytes == library_path.stat().st_size
 
 
-def test_kernels_of_a_function(variant: Callable[..., Path]) -> None:
+def test_kernels_of_a_function(changed: Changed) -> None:
     kernels = [
         {"name": "main_b1_s8_fc", "kind": "linear", "layer": "encoder.0.fc", "macs": 64},
         {
@@ -66,7 +90,7 @@ def test_kernels_of_a_function(variant: Callable[..., Path]) -> None:
         },
     ]
     function = {"name": "main_b1_s8", "batch": 1, "seq_len": 8, "kernels": kernels}
-    (record,) = read_metadata(variant(metadata_changes={"functions": [function]})).functions
+    (record,) = read_metadata(changed(functions=[function], tokenizer=None)).functions
     assert record.kernels == (
         KernelRecord(
             "main_b1_s8_fc", "linear", "encoder.0.fc", 64, num_bytes=0
@@ -122,29 +146,26 @@ def test_library_without_our_sections(tmp_path: Path, messages: Messages) -> Non
         load_library(path)
 
 
-def test_other_format(variant: Callable[..., Path], messages: Messages) -> None:
-    path = variant(metadata_changes={"format": 9})
+def test_other_format(changed: Changed, messages: Messages) -> None:
+    path = changed(format=9)
     with messages.raises(LibraryError):
         load_library(path)
 
 
-def test_unusable_metadata(variant: Callable[..., Path], messages: Messages) -> None:
-    path = variant(metadata_changes={"outputs": [{"name": "hidden"}]})
+def test_unusable_metadata(changed: Changed, messages: Messages) -> None:
+    path = changed(outputs=[{"name": "hidden"}])
     with messages.raises(LibraryError):
         load_library(path)
 
 
-def test_function_that_is_not_in_the_library(variant: Callable[..., Path]) -> None:
-    functions = [{"name": "main_b9_s9", "batch": 9, "seq_len": 9}]
-    path = variant(metadata_changes={"functions": functions})
+def test_function_that_is_not_in_the_library(changed: Changed) -> None:
+    path = changed(functions=[{"name": "main_b9_s9", "batch": 9, "seq_len": 9}])
     with pytest.raises(LibraryError, match="Module has no function 'main_b9_s9'"):
         load_library(path)
 
 
-def test_processor_without_a_required_feature(
-    variant: Callable[..., Path], messages: Messages
-) -> None:
-    path = variant(features=("sse2", "warp_drive", "time_travel"))
+def test_processor_without_a_required_feature(changed: Changed, messages: Messages) -> None:
+    path = changed(required_cpu_features=["sse2", "warp_drive", "time_travel"])
     with messages.raises(TargetError):
         load_library(path)
 
@@ -159,13 +180,8 @@ def test_other_processor_architecture(tmp_path: Path, library_path: Path) -> Non
         load_library(path)
 
 
-def test_library_without_tokenizer_refuses_texts(
-    variant: Callable[..., Path], messages: Messages
-) -> None:
-    from ibert_tvm.common.errors import InputError
-
-    path = variant(tokenizer=False)
-    library = load_library(path)
+def test_library_without_tokenizer_refuses_texts(changed: Changed, messages: Messages) -> None:
+    library = load_library(changed(tokenizer=None))
     assert library.tokenizer is None
     with messages.raises(InputError):
         library.run_texts(["hello"])
@@ -234,29 +250,9 @@ def test_a_library_without_a_seal(tmp_path: Path, library_path: Path) -> None:
         ({"cuda": {"architectures": 3}}, "cuda.architectures: it is 3; a list is needed"),
     ],
 )
-def test_metadata_that_are_none(
-    tmp_path: Path, library_path: Path, change: dict[str, object], why: str
-) -> None:
+def test_metadata_that_are_none(changed: Changed, change: dict[str, object], why: str) -> None:
     """Of a library that is sealed: an attacker can seal as well."""
-    path = _with_metadata(library_path, tmp_path, change)
-    assert why in _refusal(path)
-
-
-def _with_metadata(library: Path, folder: Path, change: dict[str, object]) -> Path:
-    """A sealed library whose section of metadata says something else, in no more bytes."""
-    from elftools.elf.elffile import ELFFile
-
-    content = bytearray(library.read_bytes()[: sealed_bytes(library)])
-    with library.open("rb") as stream:
-        section = ELFFile(stream).get_section_by_name(".ibert.metadata")
-        at, size = section["sh_offset"], section["sh_size"]
-    document = {**json.loads(content[at : at + size]), "source_sha256": "", **change}
-    text = json.dumps(document, separators=(",", ":")).encode()
-    content[at : at + size] = text.ljust(size)
-    path = folder / "other.so"
-    path.write_bytes(content)
-    seal_library(path)
-    return path
+    assert why in _refusal(changed(**change))
 
 
 def test_a_tokenizer_that_inflates_to_gigabytes(tmp_path: Path, library_path: Path) -> None:

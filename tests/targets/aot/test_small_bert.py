@@ -69,17 +69,6 @@ def test_its_own_threads_run_its_kernels(quantized, library_path: Path) -> None:
     assert library.engine.pool.started() == 2
 
 
-@pytest.mark.slow
-def test_it_is_the_program_that_the_runtime_runs(quantized, library_path: Path, tmp_path) -> None:
-    other = ibert.compile(quantized, target="host", shapes=[(2, 16)]).export(tmp_path / "tvm.so")
-    inputs = inputs_of(2, 16, seed=8, padding=True)
-    with_runtime = ibert.load_library(other).run(**inputs, dequantize=False)
-    without = ibert.load_library(library_path).run(**inputs, dequantize=False)
-    for name, output in with_runtime.items():
-        assert output.scale == without[name].scale
-        np.testing.assert_array_equal(output.values, without[name].values)
-
-
 def test_threads_with_contexts_of_their_own_do_not_meet(
     quantized, compiled, library_path: Path
 ) -> None:

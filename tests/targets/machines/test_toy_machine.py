@@ -140,12 +140,6 @@ def test_everybody_asks_the_record(board: TargetDescription, tmp_path: Path) -> 
     assert said.features == {"v"}
 
 
-def _refused(description: TargetDescription) -> str:
-    with pytest.raises(TargetError) as caught:
-        register_target(description)
-    return str(caught.value)
-
-
 def test_a_second_target_of_a_name_is_refused(board: TargetDescription, messages: Messages) -> None:
     for name in ("toy-board", "rpi4"):
         with messages.raises(TargetError):
