@@ -1,10 +1,12 @@
 """Settings that hold for every test."""
 
 import gc
+import inspect
 import os
 import signal
 import sys
 from collections.abc import Iterable
+from types import FrameType
 
 # Parallel test processes share few cores: pools of their own would only compete. Tests of
 # threading ask for threads explicitly. Set before NumPy, torch or TVM are imported.
@@ -36,6 +38,26 @@ for _profile, _examples in (("default", 50), ("thorough", 1000)):
         suppress_health_check=[HealthCheck.too_slow],
     )
 settings.load_profile("default")
+
+_outer_frames = inspect.getouterframes
+_WITH_LINES = 4
+
+
+def _frames(frame: FrameType | None, context: int = 1) -> list[inspect.FrameInfo]:
+    """All outer frames, the nearest with their lines of source.
+
+    TVM's parser asks for all, of which a test has sixty, and reads the line of the third. To find
+    a line takes 5 ms where torch and TVM are imported: half a second for each parsed function.
+    """
+    found: list[inspect.FrameInfo] = []
+    while frame is not None:
+        lines = context if len(found) < _WITH_LINES else 0
+        found.append(inspect.FrameInfo(frame, *inspect.getframeinfo(frame, lines)))
+        frame = frame.f_back
+    return found
+
+
+inspect.getouterframes = _frames
 
 # All slow tests run in CI, which has half an hour for them.
 SLOW_CASES = 2

@@ -132,6 +132,7 @@ def test_the_compiled_library_equals_the_oracle(checkpoint, tmp_path, variant):
     assert result.scale == pytest.approx(scale, rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", examples([0, 1], 0))
 def test_the_oracle_equals_transformers_with_scales_handed_on(checkpoint, monkeypatch, seed):
     """Its own modules in float64: no element differs. In float32 an occasional one does, where an

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import numpy as np
+import pytest
 
 import ibert_tvm as ibert
 from tests.ibert_checkpoint.checkpoints import quant_acts
@@ -39,6 +40,7 @@ def test_ranges_that_are_missing_end_the_command(checkpoint, ibert_command, tmp_
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_inspect_shows_the_import(checkpoint, ibert_command):
     saved = checkpoint(num_hidden_layers=2, type_vocab_size=1, force_dequant="softmax")
     document = ibert_command("inspect", saved.folder, "--json").document

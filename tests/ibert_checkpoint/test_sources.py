@@ -15,6 +15,7 @@ from tests.ibert_checkpoint.checkpoints import CLASSES
 from tests.processes import run_captured
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("head", examples(CLASSES, "none", "token_classification"))
 def test_the_float_model_is_that_of_transformers(checkpoint, head, messages):
@@ -98,6 +99,7 @@ def test_integers_and_scales_of_the_checkpoint_are_not_believed(checkpoint, tmp_
     assert_same_program(checkpoint().model, ibert.load(tmp_path, verify=False))
 
 
+@pytest.mark.slow
 def test_shards_are_one_checkpoint(checkpoint, tmp_path):
     saved = checkpoint()
     saved.source.save_pretrained(tmp_path, max_shard_size="100KB")

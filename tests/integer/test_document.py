@@ -404,6 +404,7 @@ VALUES = st.sampled_from(LEAVES) | st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.sampled_from(PATHS), st.integers(0, 3), VALUES), min_size=1, max_size=3)
 )

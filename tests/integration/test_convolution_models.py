@@ -40,6 +40,7 @@ def test_the_integers_stand_for_the_float_model(name: str, preset: str) -> None:
     assert cosine.mean() > 0.98
 
 
+@pytest.mark.slow
 def test_the_encoder_of_whisper_is_asked_for() -> None:
     import transformers as hf
 

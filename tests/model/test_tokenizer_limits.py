@@ -107,6 +107,7 @@ def test_a_map_of_characters_that_says_it_is_larger_than_it_is(
         Tokenizer({"tokenizer.json": file.encode()})
 
 
+@pytest.mark.slow
 def test_replacements_that_multiply_end_before_memory_does(messages: Messages) -> None:
     steps = [replacing("a" * 60, String="a")] * 4
     tokenizer = built(normalizer={"type": "Sequence", "normalizers": steps})

@@ -151,6 +151,7 @@ def test_rows_of_one_number_are_normalised(builder: Builder, value: int) -> None
     assert compare(program, builder.parameters, "x86-64", (2, 3), 0) == ""
 
 
+@pytest.mark.slow
 def test_what_is_computed_of_a_known_number_is_known(builder: Builder) -> None:
     """The number was inlined into bindings traced for a variable, which TVM's analyses refused."""
 
@@ -215,6 +216,7 @@ def test_one_row_and_one_column_of_a_product_are_no_vector(builder: Builder) -> 
     assert compare(program, builder.parameters, "armv7-neon", (3, 5), 0) == ""
 
 
+@pytest.mark.slow
 def test_a_product_may_be_its_own_magnitude(builder: Builder) -> None:
     """Seed 714: it was read at channel 0 and at every channel, of which there is one."""
 

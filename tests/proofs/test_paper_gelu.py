@@ -31,6 +31,7 @@ UNDECIDED = ("released", 1e-6)
 CASES = [(p, s, a) for p in PRESETS for s in SCALES for a in ARITHMETICS if (p, s) != UNDECIDED]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("preset", "scale", "arithmetic"),
     examples(CASES, ("paper", 1e-3, "vectors"), ("released", 1e-3, "scalar"), unpack=True),

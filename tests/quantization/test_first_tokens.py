@@ -100,6 +100,7 @@ def errors_of_first_tokens(chosen: QuantizationTable, name: str) -> np.ndarray:
     return np.abs(steps.reshape(values.shape)[:, 0] - exact)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", [FIRST, VALUES[0]])
 def test_integers_stand_for_them(name: str) -> None:
     """In front of the first layer, and in its values, all texts begin alike.

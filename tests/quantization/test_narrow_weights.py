@@ -92,6 +92,7 @@ def test_outputs_stay_close_and_ranges_are_proved() -> None:
     assert check_unbounded(narrow.program, given(), narrow.parameters, details, np.int64) == []
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("target", "halves"), [("wasm32", True), ("x86-64-v3", True), ("t4", False)]
@@ -113,6 +114,7 @@ def test_half_bytes_give_the_same_bits_on_a_microcontroller(tmp_path: Path) -> N
     check_on_microcontroller(mix().narrow, "cortex-m4", 20, inputs, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_mix_takes_the_cheapest_matrices_first(messages: Messages) -> None:
     whole, few = one_layer(), mix().take(2)
     assert list(mix().costs.values()) == sorted(mix().costs.values())

@@ -290,6 +290,7 @@ def test_a_board_that_does_not_fit(servers: Servers, library: Path, messages: Me
     check_fits(metadata, there)
 
 
+@pytest.mark.slow
 def test_a_library_for_a_machine_without_tvm(tmp_path: Path, messages: Messages) -> None:
     from tests.arm.tools import board
 

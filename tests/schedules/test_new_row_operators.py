@@ -45,7 +45,7 @@ def test_on_microcontrollers(operator: Operator, target: str) -> None:
     check_on_microcontroller(operator(), get_target(target))
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_on_a_gpu(operator: Operator) -> None:
     check_on_gpu(operator())

@@ -99,6 +99,7 @@ def test_what_joins_a_kernel_fits_its_rows() -> None:
     assert by_op["each"][0] == "requantise"
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", examples(TARGETS, "x86-64-v3"))
 @pytest.mark.parametrize("kind", ["short", "wide"])

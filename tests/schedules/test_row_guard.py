@@ -59,6 +59,7 @@ def test_tiles_without_a_token_are_skipped(tile: int, rows: int, computed: int) 
     np.testing.assert_array_equal(_run(func, [0, 2, 2, rows]), _rows(computed))
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("tile", "rows", "computed"), [(1, 5, 5), (1, 9, 9), (2, 5, 6), (2, 12, 12)]
 )

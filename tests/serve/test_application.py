@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
 import html
 import json
 import re
@@ -50,9 +51,7 @@ Served = Callable[..., Run]
 Encoders = dict[str, Encoder]
 
 
-@pytest.fixture
-def served(encoders: Encoders) -> Iterator[Served]:
-    """Run a coroutine with a client of an application that has some limits."""
+def _applications(encoders: Encoders) -> Iterator[Served]:
     import httpx
 
     from ibert_tvm.serve.application import create_application
@@ -78,6 +77,19 @@ def served(encoders: Encoders) -> Iterator[Served]:
     yield make
     for service in services:
         service.close()
+
+
+@pytest.fixture
+def served(encoders: Encoders) -> Iterator[Served]:
+    """Run a coroutine with a client of an application that has some limits."""
+    yield from _applications(encoders)
+
+
+@pytest.fixture(scope="module")
+def served_by_one(encoders: Encoders) -> Iterator[Served]:
+    """The same, by one application for all that ask for equal limits."""
+    for make in _applications(encoders):
+        yield functools.cache(make)
 
 
 def vectors_of(answer: Any) -> np.ndarray:
@@ -178,7 +190,9 @@ _GARBAGE = {
     ("path", "field"),
     [("/v1/embeddings", "input"), ("/rerank", "documents"), ("/classify", "inputs")],
 )
-def test_a_large_body_is_refused_at_once(served: Served, path: str, field: str, kind: str) -> None:
+def test_a_large_body_is_refused_at_once(
+    served_by_one: Served, path: str, field: str, kind: str
+) -> None:
     content = b'{"query": "a", "%s": [%s]}' % (field.encode(), _GARBAGE[kind])
 
     async def use(client: Any) -> None:
@@ -188,7 +202,7 @@ def test_a_large_body_is_refused_at_once(served: Served, path: str, field: str, 
         assert ("those in texts included" in answer.text) == (kind != "number")
         assert time.process_time() - started < 2  # 4 to 20 if every element is an error
 
-    served()(use)
+    served_by_one()(use)
 
 
 def test_rerank_and_classify_are_the_librarys(served: Served, encoders: Encoders) -> None:
@@ -422,14 +436,14 @@ def test_a_request_that_takes_too_long_is_given_up_and_not_computed(
     ],
 )
 def test_what_cannot_be_answered(
-    served: Served, path: str, request_: Any, status: int, message: str
+    served_by_one: Served, path: str, request_: Any, status: int, message: str
 ) -> None:
     async def use(client: Any) -> None:
         answer = await client.post(path, json=request_)
         assert answer.status_code == status
         assert message in answer.json()["error"]["message"]
 
-    served(texts=8, queue_tokens=64)(use)
+    served_by_one(texts=8, queue_tokens=64)(use)
 
 
 def test_half_a_surrogate_pair_is_the_fault_of_the_request(served: Served) -> None:
@@ -522,7 +536,7 @@ _RECORDED = json.loads(Path(__file__).with_name("clients.json").read_text(encodi
     "sent", _RECORDED, ids=[f"{sent['client']}, {sent['call']}" for sent in _RECORDED]
 )
 def test_what_clients_send_is_answered(
-    served: Served, encoders: Encoders, sent: dict[str, Any]
+    served_by_one: Served, encoders: Encoders, sent: dict[str, Any]
 ) -> None:
     asked = json.loads(sent["body"])
 
@@ -559,7 +573,7 @@ def test_what_clients_send_is_answered(
             check = rerank if sent["path"].endswith("rerank") else embeddings
             check(answer.json())
 
-    served(key="secret")(use)
+    served_by_one(key="secret")(use)
 
 
 @pytest.mark.parametrize("stated", [None, "text/plain; charset=utf-8"])
