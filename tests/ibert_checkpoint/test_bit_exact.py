@@ -231,6 +231,7 @@ def test_the_sentence_embedding_is_the_mean_over_tokens(checkpoint):
     assert np.abs(embedding * output["scale"] - want).max() <= output["scale"]
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", examples(["x86-64", "x86-avx512-vnni"], "x86-64"))
 def test_code_for_other_processors_has_no_floats_and_equals_the_program(

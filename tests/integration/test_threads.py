@@ -44,6 +44,7 @@ print(1 + library.engine.pool.started(), library.close())
 """
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", examples(["x86-avx512-vnni", "x86-64-v3"], "x86-64-v3"))
 def test_threads_share_the_work_and_change_nothing(target: str, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def program(name: str) -> IntegerProgram:
     return IntegerProgram(p.built([pixels], body), p.parameters)
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", examples(["accurate", "paper"], "accurate"))
 @pytest.mark.parametrize("target", examples(["host", "x86-64"], "x86-64"))

@@ -31,6 +31,7 @@ def arrays(shape: tuple[int, int], tokens: int | None) -> dict[str, np.ndarray]:
     return {name: every[name] for name in small_bert(layers=1).input_names}
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.parametrize(("shape", "tokens"), [((1, 13), None), ((1, 13), 7), ((2, 6), 4)])
 def test_every_output_is_bit_exact(
     library: Path, shape: tuple[int, int], tokens: int | None

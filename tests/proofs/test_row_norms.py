@@ -61,6 +61,7 @@ def test_stages(name: str, arithmetic: str) -> None:
 
 
 # Of a root of b bits more than one, whichever b is.
+@pytest.mark.slow_cases(1)
 @pytest.mark.parametrize(
     ("bits", "arithmetic"),
     examples(

@@ -44,6 +44,7 @@ def library(in_c: BareModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "model.so"
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("shape", SHAPES)

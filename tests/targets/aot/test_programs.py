@@ -49,6 +49,7 @@ def tokens(dtype: str = "int32") -> list[TensorSpec]:
     ]
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.parametrize(
     ("target", "settings"),
     [
