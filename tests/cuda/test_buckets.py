@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ibert_tvm.common.errors import DeviceError
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.runtime import Library
+from ibert_tvm.runtime.cuda_graphs import GraphEditor
 from ibert_tvm.targets.cuda.buckets import blocks_in_use, token_buckets, tokens_in_use
 from tests.arm.tools import needs
 from tests.cuda.gpu_models import as_model, build
@@ -18,6 +22,7 @@ from tests.cuda.stand_in_gpu import load
 from tests.passes.models import ENCODERS, VOCABULARY, encoder_program
 from tests.passes.small import small_program
 from tests.passes.test_pack_tokens import masks_of
+from tests.snapshots import Messages
 
 STAND_IN_ONLY = True
 SHAPE = (12, 64)
@@ -49,6 +54,27 @@ def test_buckets_are_whole_tiles() -> None:
     assert [blocks_in_use(each, 200, 1 << 20) for each in (linear, norm, rows)] == [48, 50, 75]
     assert blocks_in_use(norm, 200, 10) == 10
     assert blocks_in_use(None, 200, 7) == 7
+
+
+@pytest.mark.parametrize("failing", ["cuGraphGetNodes", "cuGraphExecKernelNodeSetParams_v2"])
+def test_a_driver_that_changes_no_graph(failing: str, messages: Messages) -> None:
+    def nodes(_graph: object, found: Any, count: Any) -> int:
+        count._obj.value = 1
+        if found is not None:
+            found[0] = 4096
+        return 0
+
+    done = {
+        "cuGraphGetNodes": nodes,
+        "cuGraphNodeGetType": lambda *_: 0,  # a kernel
+        "cuGraphKernelNodeGetParams_v2": lambda *_: 0,
+        "cuFuncGetName": lambda *_: 0,
+        "cuGraphExecKernelNodeSetParams_v2": lambda *_: 0,
+    }
+    GraphEditor(SimpleNamespace(**done)).set_blocks(1, 2, lambda _name, most: most + 1)
+    done[failing] = lambda *_: 1
+    with messages.raises(DeviceError):
+        GraphEditor(SimpleNamespace(**done)).set_blocks(1, 2, lambda _name, most: most + 1)
 
 
 @pytest.fixture(scope="module")
