@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests import closure
 from tests.closure import ROOT, Sources, qualified
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from ibert_tvm.compiler import CompiledModel
     from ibert_tvm.model.artefact import QuantizedModel
 
-_VERSIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "scipy", "torch", "transformers")
+T = TypeVar("T")
+_VERSIONS = ("apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "scipy")
+_VERSIONS += ("tokenizers", "torch", "transformers")
 
 
 def cache_folder() -> Path:
@@ -108,6 +110,29 @@ def version_of(*builders: str | Callable[..., object]) -> str:
         with contextlib.suppress(PackageNotFoundError):
             parts.append(f"{name}=={version(name)}")
     return "\0".join(parts)
+
+
+def remembered(compute: Callable[..., T]) -> Callable[..., T]:
+    """Decorate a function of texts and numbers, to keep on disk what it returns.
+
+    Parameters
+    ----------
+    compute
+        Depends on nothing but its arguments, which have a `repr`, and what it imports.
+    """
+
+    @functools.wraps(compute)
+    @functools.cache
+    def result(*arguments: Any) -> T:
+        name = f"{compute.__module__}.{compute.__qualname__}"
+        key = (name, repr(arguments), version_of(compute.__module__))
+        with cached(compute.__name__, *key) as (place, work):
+            if work is not None:
+                (work / "result").write_bytes(pickle.dumps(compute(*arguments)))
+            found: T = pickle.loads(((work or place) / "result").read_bytes())
+        return found
+
+    return result
 
 
 def quantised_once(build: Callable[..., QuantizedModel]) -> Callable[..., QuantizedModel]:

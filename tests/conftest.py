@@ -59,7 +59,7 @@ def _frames(frame: FrameType | None, context: int = 1) -> list[inspect.FrameInfo
 
 inspect.getouterframes = _frames
 
-# All slow tests run in CI, which has half an hour for them.
+# All slow tests run in CI, which has a quarter of an hour for them.
 SLOW_CASES = 2
 
 pytest_plugins = ["tests.snapshots", "tests.commands"]

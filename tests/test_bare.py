@@ -55,6 +55,7 @@ def test_a_search_path_has_everything_but_the_tools_of_other_kinds(tmp_path: Pat
     assert {one.name for one in links.iterdir()} == {"gcc", "qemu-arm"}
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("tool", ["qemu-arm", "arm-none-eabi-gcc"])
 def test_commands_run_without_them_and_without_ci(
     tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.closure import imported_names
+from tests.syntax import syntax_tree
 
 ROOT = Path(__file__).resolve().parent.parent
 # What schedules may know of a target: what it can do, not which one it is.
@@ -53,7 +54,7 @@ def _sources(root: Path, *folders: str) -> Iterator[tuple[str, Path, ast.Module]
     for folder in folders:
         for path in sorted((root / folder).rglob("*.py")):
             where = str(path.relative_to(root))
-            yield where, path, ast.parse(path.read_text(encoding="utf-8"))
+            yield where, path, syntax_tree(path)
 
 
 def _imports(root: Path, path: Path, tree: ast.Module) -> set[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.closure import import_source, imported_names, modules
+from tests.syntax import syntax_tree
 
 
 def _packages(name: str) -> set[str]:
@@ -25,7 +26,7 @@ def imports(files: Mapping[str, Path]) -> dict[str, set[str]]:
     """
     graph = {}
     for name, path in files.items():
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        nodes = ast.walk(syntax_tree(path))
         named = imported_names(nodes, name, path)
         found = {each if each in files else each.rpartition(".")[0] for each in named}
         holding = set().union(*map(_packages, found)) - _packages(name)
@@ -49,7 +50,7 @@ def shadowed(files: Mapping[str, Path]) -> set[str]:
         if path.stem != "__init__":
             continue
         names = set()
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in syntax_tree(path).body:
             if isinstance(node, ast.ImportFrom):
                 names |= {
                     alias.name

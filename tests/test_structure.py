@@ -1,6 +1,7 @@
 """What holds for the project as a whole: directions of imports, packaged texts, links, pins."""
 
 import ast
+import functools
 import re
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ibert_tvm.common.extras import EXTRAS
+from tests.syntax import syntax_tree
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("ibert_tvm", "relay_passes", "schedules", "targets")
@@ -33,10 +35,11 @@ def _room(module):
     return f"{top}.{rest[0]}" if top == "ibert_tvm" and rest and rest[0] in rooms else top
 
 
+@functools.cache
 def _imports(path):
     """Rooms and foreign packages that a file imports absolutely."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax_tree(path)):
         if isinstance(node, ast.Import):
             names |= {_room(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
@@ -96,7 +99,7 @@ def test_every_module_says_what_it_is_for():
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in _sources(package)
-        if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) is None
+        if ast.get_docstring(syntax_tree(path)) is None
     ]
     assert silent == []
 
@@ -106,7 +109,7 @@ def _classes():
     found = {}
     for package in PACKAGES:
         for path in _sources(package):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(syntax_tree(path)):
                 if isinstance(node, ast.ClassDef):
                     found.setdefault(node.name, []).append((path, node))
     return found

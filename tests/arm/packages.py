@@ -23,7 +23,7 @@ VOCABULARY = 1000
 
 
 @quantised_once
-def small_bert(layers: int = 2) -> QuantizedModel:
+def small_bert(layers: int = 1) -> QuantizedModel:
     """128 wide, like BERT-Tiny but for its vocabulary; random weights."""
     sizes = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": layers}
     model = random_bert(

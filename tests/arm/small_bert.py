@@ -17,7 +17,7 @@ def inputs(batch: int, seq_len: int, seed: int, tokens: int | None = None) -> di
 
 
 @quantised_once
-def small_bert(layers: int = 2, hidden: int = 64, preset: str = "accurate") -> QuantizedModel:
+def small_bert(layers: int = 1, hidden: int = 64, preset: str = "accurate") -> QuantizedModel:
     """Quantise a BERT with a pooler.
 
     Parameters

@@ -149,7 +149,7 @@ def test_whole_models_execute_no_floating_point_instruction(name: str, tmp_path:
     target = board(name)
     needs("llvm-objdump-14")
     path = tmp_path / "small.ibert"
-    small_bert().save(path)
+    small_bert(layers=2).save(path)
     counted = count_model("small", path, Cell(1, 16), target)
     assert (counted["floating_point"], counted["unknown"]) == (0, 0)
     inside = sum(call["instructions"] for call in counted["calls"])

@@ -18,7 +18,7 @@ from tests.encoder.small_encoders import bert
 
 @pytest.fixture(scope="module")
 def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_bert(layers=1).save(tmp_path_factory.mktemp("artefact") / "small.ibert")
+    return small_bert().save(tmp_path_factory.mktemp("artefact") / "small.ibert")
 
 
 @pytest.fixture
@@ -53,13 +53,13 @@ def test_compile_says_that_the_library_was_loaded_and_run_runs_it(
     assert check["symbols"] > 10
 
     arrays = inputs(1, 8, seed=2)
-    arrays = {name: arrays[name] for name in small_bert(layers=1).input_names}
+    arrays = {name: arrays[name] for name in small_bert().input_names}
     np.savez(given, **arrays)
     refused("run", library, "--inputs", given)
     assert ibert("run", library, "--inputs", given, "--emulate", "--integers", "-o", got).code == 0
     with np.load(got) as outputs:
         results = [outputs[name] for name in outputs.files if not name.endswith(".scale")]
-    for result, want in zip(results, expected(small_bert(layers=1), arrays), strict=True):
+    for result, want in zip(results, expected(small_bert(), arrays), strict=True):
         np.testing.assert_array_equal(result, want)
 
 
@@ -92,7 +92,7 @@ def test_a_package_runs_on_its_emulated_board(tmp_path: Path, ibert, refused) ->
         np.testing.assert_array_equal(outputs[name], want)
     texts = ("--text", "hello world", "--text", "big small hello world")
     assert ibert(*run, "--emulate", "--model", folder, *texts).code == 0
-    other = small_bert(layers=1).save(tmp_path / "other.ibert")
+    other = small_bert().save(tmp_path / "other.ibert")
     refused(*run, "--inputs", given)
     refused(*run, "--emulate", *texts)
     refused(*run, "--emulate", *texts, "--model", other)

@@ -179,6 +179,7 @@ def test_sums_tell_two_wrong_words_apart() -> None:
             assert External.of(wrong.tobytes()) != right
 
 
+@pytest.mark.slow_cases(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "external"), [("cortex-m4", "layers"), ("armv7-neon", "all"), ("wasm32", "words")]

@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.qemu, pytest.mark.slow(seconds=40)]
 
 VOCABULARY = 30000
 # As many tokens as the emulator gets through in a few seconds.
-LENGTHS = {"armv6-softfloat": 32, "rv64gc": 32, "rv64gcv": 32}
+LENGTHS = {"rpi4": 32, "armv6-softfloat": 32, "rv64gc": 32, "rv64gcv": 32}
 
 
-@pytest.mark.parametrize("name", examples(BOARDS, "rpi4", "rv64gcv", otherwise="record"))
+@pytest.mark.parametrize("name", examples(BOARDS, "rpi4", otherwise="record"))
 def test_minilm_is_bit_exact(name: str, tmp_path: Path) -> None:
     target, model = board(name), minilm()
     seq_len = LENGTHS.get(name, 128)

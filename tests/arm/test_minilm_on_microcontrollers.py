@@ -16,10 +16,9 @@ from .tools import board
 VOCABULARY = 30522
 
 
-@pytest.mark.slow
+@pytest.mark.record
 @pytest.mark.parametrize(
-    ("target", "seq_len", "tokens"),
-    [pytest.param("cortex-m4", 128, 100, marks=pytest.mark.record), ("cortex-m55", 128, None)],
+    ("target", "seq_len", "tokens"), [("cortex-m4", 128, 100), ("cortex-m55", 128, None)]
 )
 def test_minilm_is_bit_exact(target: str, seq_len: int, tokens: int | None, tmp_path: Path) -> None:
     """22 MB of weights beside the code: in all memories of the board that have room for one."""

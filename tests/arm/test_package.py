@@ -187,42 +187,6 @@ def test_the_stack_of_c_sources_is_bounded_at_any_level(
 
 
 @pytest.mark.slow
-def test_c_sources_with_arrays_run_on_this_machine(package: Compile, tmp_path: Path) -> None:
-    """Portable means portable: the very sources, compiled for a 64-bit machine."""
-    needs("gcc")
-    folder = package("c99", "c-arrays")
-    assert not list(folder.glob("*.S")) and not list(folder.glob("*.bin"))
-    (tmp_path / "main.c").write_text(
-        '#include <stdio.h>\n#include "ibert_model.h"\n'
-        "static IBERT_ALIGNED uint8_t arena[IBERT_ARENA_BYTES];\n"
-        "static uint64_t in[IBERT_INPUT_BYTES / 8], out[IBERT_OUTPUT_BYTES / 8];\n"
-        "int main(void) {\n"
-        "  const void *inputs[IBERT_NUM_INPUTS];\n  void *outputs[1] = {out};\n"
-        "  if (fread(in, 1, sizeof in, stdin) != sizeof in) return 99;\n"
-        "  for (int i = 0; i < IBERT_NUM_INPUTS; ++i) inputs[i] = (int32_t *)in + i * 32;\n"
-        "  ibert_context context;\n"
-        "  int status = ibert_init(&context, IBERT_ABI_VERSION, IBERT_FINGERPRINT, arena,\n"
-        "                          sizeof arena);\n"
-        "  size_t input_bytes[IBERT_NUM_INPUTS], output_bytes[1] = {sizeof out};\n"
-        "  for (int i = 0; i < IBERT_NUM_INPUTS; ++i) input_bytes[i] = 32 * sizeof(int32_t);\n"
-        "  if (status == 0)\n"
-        "    status = ibert_run(&context, 1, 32, inputs, input_bytes, outputs, output_bytes);\n"
-        "  fwrite(out, 1, IBERT_OUTPUT_BYTES, stdout);\n  return status;\n}\n"
-    )
-    sources = [str(path) for path in (*folder.glob("*.c"), tmp_path / "main.c")]
-    program = tmp_path / "program"
-    flags = ["-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{folder}"]
-    flags += ["-fno-strict-aliasing", "-Wno-maybe-uninitialized"]  # of a loop's first round
-    subprocess.run(["gcc", *flags, *sources, "-o", str(program)], check=True)
-    quantized = small_bert()
-    inputs = inputs_for(quantized.input_names, SEQ_LEN, 8, VOCABULARY)
-    data = b"".join(inputs[name].tobytes() for name in quantized.input_names)
-    done = subprocess.run([str(program)], input=data, capture_output=True, check=True)
-    (expected,) = reference(quantized, inputs)
-    assert done.stdout == expected.tobytes()
-
-
-@pytest.mark.slow
 def test_c99_in_big_endian_order(package: Compile, tmp_path: Path) -> None:
     needs("arm-none-eabi-gcc", "qemu-armeb")
     folder, program = package("c99", "c-arrays"), tmp_path / "program"

@@ -73,6 +73,7 @@ def check(kernel: RowKernel, target: str) -> None:
     assert counts.unknown == 0
 
 
+@pytest.mark.slow_cases(8)
 @pytest.mark.representatives(4)
 @pytest.mark.parametrize(
     ("name", "target"),

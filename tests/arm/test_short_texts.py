@@ -50,7 +50,7 @@ def test_a_short_text_takes_the_instructions_of_its_tokens(name: str, tmp_path: 
 def test_more_tokens_never_take_less_memory() -> None:
     board("cortex-m4")
     arenas = []
-    for tokens in (1, 7, 8, 15, 16, 17, 19, 22, 24):
+    for tokens in (1, 7, 8, 17, 24):
         compiled = ibert.compile(small_bert(), target="cortex-m4", shapes=[(1, tokens)])
         assert compiled.bare is not None
         arenas.append(compiled.bare.functions[0].arena_bytes)

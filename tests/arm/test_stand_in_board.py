@@ -12,6 +12,7 @@ from ibert_tvm.runtime.library_file import read_metadata
 from tests.arm.small_bert import expected, inputs, small_bert
 from tests.arm.stand_in_board import stand_in_board
 from tests.arm.tools import board
+from tests.cache import compiled_once
 from tests.commands import Outcome
 from tests.rpc.conftest import ibert_process as ibert
 from tests.rpc.servers import Servers
@@ -31,20 +32,17 @@ def servers() -> Iterator[Servers]:
 @pytest.fixture(scope="module")
 def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "small.ibert"
-    small_bert(layers=1).save(folder)
+    small_bert().save(folder)
     return folder
 
 
-def _compile(artefact: Path, output: Path, *extra: object) -> Path:
-    target = () if "--target" in extra else ("--target", "aarch64-dotprod")
-    outcome = ibert("compile", artefact, "-o", output, "--seq-len", _LENGTH, *target, *extra)
-    assert outcome.code == 0, outcome.stderr
-    return output
+def _compiled(target: str) -> Path:
+    return compiled_once(small_bert(), target, [(1, _LENGTH)])
 
 
 def _run(library: Path, folder: Path, servers: Servers) -> Outcome:
     """Run it on padded inputs; the outputs must be those of the specification."""
-    model = small_bert(layers=1)
+    model = small_bert()
     arrays = inputs(1, _LENGTH, seed=3, tokens=11)
     np.savez(folder / "in.npz", **{name: arrays[name] for name in model.input_names})
     outcome = ibert(
@@ -62,7 +60,7 @@ def _run(library: Path, folder: Path, servers: Servers) -> Outcome:
 def test_stand_in_board_takes_the_whole_path(
     servers: Servers, artefact: Path, tmp_path: Path
 ) -> None:
-    plain = _compile(artefact, tmp_path / "plain.so")
+    plain = _compiled("aarch64-dotprod")
     assert _run(plain, tmp_path, servers).code == 0
 
     measured = ibert(
@@ -80,15 +78,15 @@ def test_stand_in_board_takes_the_whole_path(
     for kernel in tuned["kernels"]:
         assert (kernel["trials"], kernel["failed"]) == (2, 0), kernel["error"]
 
-    best = _compile(artefact, tmp_path / "tuned.so", "--database", database)
+    best, target = tmp_path / "tuned.so", ("--target", "aarch64-dotprod")
+    options = ("--seq-len", _LENGTH, *target, "--database", database)
+    outcome = ibert("compile", artefact, "-o", best, *options)
+    assert outcome.code == 0, outcome.stderr
     assert _run(best, tmp_path, servers).code == 0
 
 
-def test_stand_in_board_refuses_what_it_cannot_run(
-    servers: Servers, artefact: Path, tmp_path: Path
-) -> None:
-    newer = _compile(artefact, tmp_path / "i8mm.so", "--target", "aarch64-i8mm")
-    outcome = _run(newer, tmp_path, servers)
+def test_stand_in_board_refuses_what_it_cannot_run(servers: Servers, tmp_path: Path) -> None:
+    outcome = _run(_compiled("aarch64-i8mm"), tmp_path, servers)
     assert (outcome.code, outcome.stderr) == (
         4,
         "error: the library does not run on the board's processor\n"
@@ -98,8 +96,7 @@ def test_stand_in_board_refuses_what_it_cannot_run(
         "  what to do: compile it for a target that needs no more than that; `ibert targets` "
         "lists them\n",
     )
-    foreign = _compile(artefact, tmp_path / "x86.so", "--target", "x86-64")
-    outcome = _run(foreign, tmp_path, servers)
+    outcome = _run(_compiled("x86-64"), tmp_path, servers)
     assert outcome.code == 4
     assert "the board's loader refuses it: " in outcome.stderr
     assert "it is for another architecture" in outcome.stderr

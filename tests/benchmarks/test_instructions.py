@@ -20,7 +20,7 @@ def test_longer_texts_take_more_and_equal_libraries_the_same(
 ) -> None:
     needs(EMULATOR)
     shapes = [(1, 5), (1, 20)]
-    model = small_bert(layers=1)
+    model = small_bert()
     path = ibert.compile(model, "x86-avx512-vnni", shapes, runtime="none").export(
         tmp_path / "model.so"
     )

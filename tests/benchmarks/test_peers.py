@@ -11,6 +11,7 @@ import pytest
 from benchmarks import machine
 from benchmarks.models import MODELS, Cell
 from benchmarks.peers import PEERS, ibert
+from tests.syntax import syntax_tree
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SPEC, CELL = MODELS["minilm"], Cell.parse("1x32")
@@ -19,7 +20,7 @@ SPEC, CELL = MODELS["minilm"], Cell.parse("1x32")
 def _imported(path: Path) -> set[str]:
     """Files of `ibert_tvm` that a module imports, anywhere in it."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(syntax_tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Import):

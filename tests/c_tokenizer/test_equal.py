@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,16 +37,16 @@ def _sequence(*names: str) -> dict[str, Any]:
     return {"type": "Sequence", "normalizers": [{"type": name} for name in names]}
 
 
-FAMILIES: dict[str, dict[str, Any]] = {
-    "uncased": word_piece(),
-    "cased": word_piece(_bert(lowercase=False)),
-    "accents": word_piece(_bert(strip_accents=False)),
-    "as it is": word_piece(_bert(clean_text=False, handle_chinese_chars=False)),
-    "NFC": word_piece(_sequence("NFC", "Lowercase")),
-    "NFKC": word_piece(_sequence("NFKC", "StripAccents")),
-    "NFD": word_piece(_sequence("NFD")),
-    "NFKD": word_piece(_sequence("Nmt", "NFKD", "StripAccents", "Lowercase")),
-    "words": word_piece(
+FAMILIES: dict[str, Callable[[], dict[str, Any]]] = {
+    "uncased": lambda: word_piece(),
+    "cased": lambda: word_piece(_bert(lowercase=False)),
+    "accents": lambda: word_piece(_bert(strip_accents=False)),
+    "as it is": lambda: word_piece(_bert(clean_text=False, handle_chinese_chars=False)),
+    "NFC": lambda: word_piece(_sequence("NFC", "Lowercase")),
+    "NFKC": lambda: word_piece(_sequence("NFKC", "StripAccents")),
+    "NFD": lambda: word_piece(_sequence("NFD")),
+    "NFKD": lambda: word_piece(_sequence("Nmt", "NFKD", "StripAccents", "Lowercase")),
+    "words": lambda: word_piece(
         pre_tokenizer={
             "type": "Sequence",
             "pretokenizers": [
@@ -55,8 +56,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
             ],
         }
     ),
-    "runs": word_piece(pre_tokenizer={"type": "Whitespace"}),
-    "trimmed": word_piece(
+    "runs": lambda: word_piece(pre_tokenizer={"type": "Whitespace"}),
+    "trimmed": lambda: word_piece(
         added_tokens=[
             added("[MASK]", 4, lstrip=True),
             added("[SEP]", 3, rstrip=True),
@@ -65,10 +66,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     ),
 }
 
-_USUAL = ("NFKC", "trimmed", "byte pairs", "pieces of words", "pairs of characters")
+_USUAL = ("NFKC", "byte pairs", "pieces of words")
 FAMILIES |= {
-    "byte pairs": byte_pairs(),
-    "space before": byte_pairs(
+    "byte pairs": lambda: byte_pairs(),
+    "space before": lambda: byte_pairs(
         True,
         normalizer={"type": "NFC"},
         added_tokens=[added("<mask>", 4, lstrip=True)],
@@ -77,33 +78,34 @@ FAMILIES |= {
 }
 
 FAMILIES |= {
-    "pieces": unigram(),
-    "pieces of words": unigram(
+    "pieces": lambda: unigram(),
+    "pieces of words": lambda: unigram(
         pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]),
         double=True,
     ),
-    "first piece": unigram(pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
-    "no space before": unigram(
+    "first piece": lambda: unigram(pre_tokenizers.Metaspace(prepend_scheme="first", split=False)),
+    "no space before": lambda: unigram(
         pre_tokenizers.Metaspace(prepend_scheme="never"), normalizer={"type": "Nmt"}
     ),
 }
 
 FAMILIES |= {
-    "pieces of bytes": with_byte_pieces(unigram()),
-    "pairs of characters": character_pairs(),
-    "pairs of words": character_pairs(
+    "pieces of bytes": lambda: with_byte_pieces(unigram()),
+    "pairs of characters": lambda: character_pairs(),
+    "pairs of words": lambda: character_pairs(
         several=False,
         normalizer=None,
         pre_tokenizer={"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first"},
         added_tokens=[],
     ),
-    "no words": word_piece(pre_tokenizer=None),
+    "no words": lambda: word_piece(pre_tokenizer=None),
 }
 
 
+@pytest.mark.slow_cases(6)
 @pytest.mark.parametrize("family", examples([*FAMILIES], *_USUAL))
 def test_every_family_in_every_script(family: str) -> None:
-    tokenizer = tokenizer_of(FAMILIES[family])
+    tokenizer = tokenizer_of(FAMILIES[family]())
     host = host_of(tokenizer)
     assert check_on_probes(host, tokenizer) == len(TEXTS)
     assert compare(host, tokenizer, [*lines(400, seed=1)]) > 400
@@ -119,10 +121,11 @@ def test_every_family_in_every_script(family: str) -> None:
 )
 def test_many_lines(family: str) -> None:
     """On 100,000 lines; with SentencePiece's map see `test_graphemes`."""
-    tokenizer = tokenizer_of(FAMILIES[family])
+    tokenizer = tokenizer_of(FAMILIES[family]())
     assert compare(host_of(tokenizer), tokenizer, [*lines(100_000, seed=7)]) > 800_000
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_long_texts_are_cut(side: str) -> None:
     tokenizer = tokenizer_of(word_piece(), truncation_side=side, model_max_length=11)
@@ -172,11 +175,11 @@ def _pairs(tokenizer: Tokenizer, count: int) -> list[Any]:
     return [*zip(words[::step], words[::-step], strict=False)][:count]
 
 
-@pytest.mark.slow
+@pytest.mark.record
 @pytest.mark.parametrize("family", ["uncased", "NFKC"])
 def test_every_code_point(family: str) -> None:
     """In a word, and before a mark that other marks change places with."""
-    tokenizer = tokenizer_of(FAMILIES[family])
+    tokenizer = tokenizer_of(FAMILIES[family]())
     host = host_of(tokenizer)
     for start in range(0, 0x110000, 0x4000):
         codes = [code for code in range(start, start + 0x4000) if not 0xD800 <= code < 0xE000]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,16 +42,16 @@ def _bytes(*steps: dict[str, Any], prefix: bool = False) -> dict[str, Any]:
     return {"type": "Sequence", "pretokenizers": [*steps, {**last, "use_regex": False}]}
 
 
-FORMS = {
-    "Llama 3": byte_pairs(pre_tokenizer=_bytes(_split(LLAMA_3))),
-    "GPT-4o": byte_pairs(pre_tokenizer=_bytes(_split(GPT_4O))),
-    "matches alone": byte_pairs(
+FORMS: dict[str, Callable[[], dict[str, Any]]] = {
+    "Llama 3": lambda: byte_pairs(pre_tokenizer=_bytes(_split(LLAMA_3))),
+    "GPT-4o": lambda: byte_pairs(pre_tokenizer=_bytes(_split(GPT_4O))),
+    "matches alone": lambda: byte_pairs(
         pre_tokenizer=_bytes(_split(r"\p{L}+|[^\s\p{L}]+", "Removed", invert=True))
     ),
-    "behind words": byte_pairs(pre_tokenizer=_bytes(_split(r"\s+", "MergedWithPrevious"))),
-    "between": byte_pairs(pre_tokenizer=_bytes(_split(r"\p{L}{2,}(?=\s)|\d\d?"))),
-    "bytes alone": byte_pairs(pre_tokenizer=_bytes(prefix=True)),
-    "Gemma": character_pairs(
+    "behind words": lambda: byte_pairs(pre_tokenizer=_bytes(_split(r"\s+", "MergedWithPrevious"))),
+    "between": lambda: byte_pairs(pre_tokenizer=_bytes(_split(r"\p{L}{2,}(?=\s)|\d\d?"))),
+    "bytes alone": lambda: byte_pairs(pre_tokenizer=_bytes(prefix=True)),
+    "Gemma": lambda: character_pairs(
         pre_tokenizer=_split(" ", "MergedWithPrevious", of="String"), normalizer=None
     ),
 }
@@ -62,7 +63,7 @@ _CASES = (
 
 @pytest.mark.parametrize("form", examples([*FORMS], "behind words", "bytes alone"))
 def test_words_become_the_ids_of_the_package(form: str) -> None:
-    tokenizer = tokenizer_of(FORMS[form])
+    tokenizer = tokenizer_of(FORMS[form]())
     texts = [*_CASES, *TEXTS, *lines(300, seed=12)]
     texts += [text.replace(" ", "  ").replace("e", "'S") for text in texts]
     assert compare(host_of(tokenizer), tokenizer, texts) > 5000
@@ -71,7 +72,7 @@ def test_words_become_the_ids_of_the_package(form: str) -> None:
 @pytest.mark.record
 @pytest.mark.parametrize("form", ["Llama 3", "GPT-4o"])
 def test_many_lines(form: str) -> None:
-    tokenizer = tokenizer_of(FORMS[form])
+    tokenizer = tokenizer_of(FORMS[form]())
     assert compare(host_of(tokenizer), tokenizer, [*lines(100_000, seed=13)]) > 800_000
 
 

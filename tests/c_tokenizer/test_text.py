@@ -38,7 +38,7 @@ TEXTS = ("The cat", "façade, Straße and [MASK] 你好", "word " * 40, "")
 @pytest.fixture(scope="module")
 def quantized() -> QuantizedModel:
     files = {"tokenizer.json": json.dumps(word_piece()).encode()}
-    return replace(small_bert(layers=1), tokenizer=files)
+    return replace(small_bert(), tokenizer=files)
 
 
 def _expected(quantized: QuantizedModel, text: str | tuple[str, str]) -> np.ndarray:

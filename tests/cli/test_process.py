@@ -39,11 +39,13 @@ def _python(*arguments: str, **options: object) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("module", ["ibert_tvm", "ibert_tvm.cli", "ibert_tvm.cli.app"])
 def test_import_loads_no_heavy_package(module: str) -> None:
     assert _python("-c", _MODULES.format(module=module)).stdout == "[]\n"
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("flags", [(), ("-OO",)], ids=str)
 def test_help_loads_no_heavy_package(flags: tuple[str, ...]) -> None:
     """That is what it takes to start at once; without docstrings there is less help."""
@@ -225,6 +227,7 @@ def test_what_comes_with_a_model_cannot_command_a_terminal(
     assert not set("\x1b\x9b\u202e\r") & set(printed)
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("signal_number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )

@@ -43,6 +43,7 @@ def test_an_unknown_target_is_told_before_anything_of_the_model(
     refused(*command, targets=", ".join(target_names()))
 
 
+@pytest.mark.slow_cases(14)
 @pytest.mark.representatives(4)
 @pytest.mark.parametrize("value", ["", "0", "-3", "12,", "a", "1.5", "8,x", "99999999", "٣"])
 @pytest.mark.parametrize("option", ["--seq-len", "--batch"])

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.syntax import syntax_tree
+
 ROOT = Path(__file__).parents[2]
 NOT_A_UNIT = re.compile(r" ?(K[bB]|kb|[mM]b|[gG]b|MiB|m?secs?|milli\w*|sec)\b")
 NOT_A_WORD = re.compile(r"(.*_)?(artifacts?|duration|elapsed|kb|mb|msecs?|millis\w*|secs?)|.*_time")
@@ -35,7 +37,7 @@ def test_the_words_of_the_glossary() -> None:
     found = [
         f"{file.relative_to(ROOT)}: {text}"
         for file in sorted(files)
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in ast.walk(syntax_tree(file))
         for text in (*units(node), *words(node))
     ]
     assert found == []

@@ -9,9 +9,7 @@ from tests.compatibility.table import DOCUMENT, investigate, rows
 from tests.examples import examples
 
 BY_LABEL = {architecture.label: architecture for architecture in ARCHITECTURES}
-# The one that is quickest; those that stand for a group each are slow. BERT, RoBERTa, ViT and DeiT
-# are compared with torch head by head elsewhere.
-QUICK = ("bloom",)
+# Those that stand for a group each. BERT, RoBERTa, ViT and DeiT are compared with torch elsewhere.
 SLOW = ("deberta", "mpnet", "gpt2", "bert-generation", "modernbert")
 
 
@@ -20,23 +18,12 @@ def committed() -> dict[str, str]:
     return rows(DOCUMENT.read_text(encoding="utf-8"))
 
 
-def check(label: str, committed: dict[str, str]) -> None:
+@pytest.mark.slow_cases(5)
+@pytest.mark.slow
+@pytest.mark.parametrize("label", examples(BY_LABEL, *SLOW, otherwise="record"))
+def test_the_table_says_what_is_found(label, committed):
     found = investigate(BY_LABEL[label]).row()
     assert committed.get(label) == found, "run `make compatibility` and look at what changed"
-
-
-@pytest.mark.parametrize("label", QUICK)
-def test_the_table_says_what_is_found(label, committed):
-    check(label, committed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "label",
-    examples([label for label in BY_LABEL if label not in QUICK], *SLOW, otherwise="record"),
-)
-def test_the_whole_table_says_what_is_found(label, committed):
-    check(label, committed)
 
 
 def test_the_table_lists_every_architecture_once(committed):

@@ -29,7 +29,7 @@ class Layout:
     head
         What it is imported with; None for what its files ask for.
     default
-        Whether it is in the default set of tests.
+        Whether it stands for its head in tests that run often.
     pairs
         Whether it is quantised with pairs of texts.
     """

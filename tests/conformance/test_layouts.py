@@ -16,13 +16,19 @@ from tests.snapshots import Messages
 import_modules(layouts.__path__, layouts.__name__)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if layout.default else pytest.mark.slow)
-        for name, layout in LAYOUTS.records.items()
-    ],
-)
+@pytest.mark.representatives(2)
+@pytest.mark.slow_cases(3)
+@pytest.mark.parametrize("name", [one.name for one in LAYOUTS.records.values() if one.default])
+def test_one_folder_of_each_head(name: str, tmp_path: Path) -> None:
+    layout = LAYOUTS.records[name]
+    layout.write(tmp_path)
+    assert layout.compare is not None
+    layout.compare(tmp_path, evaluated_encoder(tmp_path, layout.head, layout.pairs))
+
+
+@pytest.mark.slow_cases(12)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [one.name for one in LAYOUTS.records.values() if not one.default])
 def test_a_folder_gives_what_its_library_gives(
     name: str, tmp_path: Path, messages: Messages
 ) -> None:

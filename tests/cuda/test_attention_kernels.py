@@ -66,7 +66,7 @@ SIZES = [
 ]
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("target", ["t4", pytest.param("a100", marks=pytest.mark.record)])
 @pytest.mark.parametrize("case", SIZES, ids=_sizes)
 def test_sizes_of_all_kinds_equal_the_specification(case: AttentionCase, target: str) -> None:

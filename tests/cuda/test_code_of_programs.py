@@ -57,7 +57,7 @@ def test_an_encoder_of_uneven_sizes() -> None:
     [
         ({"preset": "paper", "hidden": 64, "heads": 1, "feed_forward": 256}, (2, 64)),
         RECORD({"preset": "paper", "hidden": 36, "heads": 4, "roberta": True}, (1, 1)),
-        ({"hidden": 384, "heads": 12, "feed_forward": 1536, "masked": True}, (8, 64)),
+        RECORD({"hidden": 384, "heads": 12, "feed_forward": 1536, "masked": True}, (8, 64)),
         RECORD({"hidden": 768, "heads": 12, "feed_forward": 3072, "masked": True}, (32, 64)),
         RECORD({"hidden": 1024, "heads": 16, "feed_forward": 4096, "activation": "relu"}, (4, 64)),
         RECORD({"hidden": 256, "heads": 2, "masked": True}, (3, 53)),

@@ -20,7 +20,7 @@ SHORT = ("--seq-len", "8")
 
 @pytest.fixture(scope="module")
 def artefact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_bert(layers=1).save(tmp_path_factory.mktemp("artefact") / "small.ibert")
+    return small_bert().save(tmp_path_factory.mktemp("artefact") / "small.ibert")
 
 
 @pytest.mark.slow

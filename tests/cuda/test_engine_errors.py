@@ -25,7 +25,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return TinyGpuModel(shapes=((1, 8),)).build(tmp_path_factory.mktemp("gpu") / "model.so")
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.slow_cases(8)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("arguments", "settings"),
     [

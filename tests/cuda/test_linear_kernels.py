@@ -34,7 +34,8 @@ def run(
     kernel.check(run_kernel(scheduled, kernel.arguments, target, observed=observed))
 
 
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(1)
+@pytest.mark.slow_cases(8)
 @pytest.mark.parametrize("epilogue", EPILOGUES)
 def test_every_epilogue_equals_the_specification(epilogue: str) -> None:
     kernel = linear_kernel(get_target("t4"), LinearCase(epilogue, rows=21, depth=48, columns=40))
@@ -69,7 +70,7 @@ def test_every_cut_equals_the_specification(
 SIZES = [(1, 64, 32), (8, 48, 48), (33, 100, 24), (17, 70, 20), (9, 37, 6), (4, 16, 3)]
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("target", examples(["t4", "a100"], "t4"))
 @pytest.mark.parametrize("sizes", SIZES)
 def test_odd_sizes_with_the_default_cut(target: str, sizes: tuple[int, int, int]) -> None:

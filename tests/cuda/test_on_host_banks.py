@@ -41,6 +41,7 @@ def test_words(index, expected):
     assert turns(f"s[{index}] = 1;") == [(1, expected, 1)]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("index", "expected"), [("0 * t", 1), ("t / 4 * 7", 1), ("t % 2 * 32", 2), ("t % 4 * 64", 4)]
 )
@@ -52,6 +53,7 @@ def test_lanes_share_words(index, expected):
     assert read == (1, expected, 1)
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("index", "expected"), [("4 * t", 4), ("36 * t", 4), ("32 * t", 32), ("8 * t", 8)]
 )
@@ -65,6 +67,7 @@ def test_pairs_are_served_by_halves():
     assert turns("reinterpret_cast<uint2*>(s)[2 * t] = make_uint2(1, 2);") == [(1, 4, 2)]
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("row", "expected"),
     [

@@ -57,7 +57,7 @@ def fragment_c(matrix: np.ndarray) -> np.ndarray:
 MMA = Path(__file__).with_name("mma.cu").read_text(encoding="utf-8")
 
 
-@pytest.mark.representatives(3)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("capability", CAPABILITIES)
 @pytest.mark.parametrize("depth", [16, 32])
 @pytest.mark.parametrize("kind", ["int8", "uint8"])
@@ -85,7 +85,7 @@ def test_mma(capability, depth, kind):
 LDMATRIX = Path(__file__).with_name("ldmatrix.cu").read_text(encoding="utf-8")
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("matrices", [1, 2, 4])
 def test_ldmatrix(matrices, transposed):

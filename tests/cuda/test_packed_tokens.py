@@ -41,7 +41,7 @@ def _compiler():
 # One token, fewer than a warp, several turns of the largest block.
 @pytest.mark.parametrize(
     ("shape", "selected"),
-    examples([((1, 1), ""), ((3, 17), "0"), ((5, 500), "0,499")], ((5, 500), "0,499"), unpack=True),
+    examples([((1, 1), ""), ((3, 17), "0"), ((5, 500), "0,499")], ((3, 17), "0"), unpack=True),
     ids=str,
 )
 def test_a_block_of_threads_counts_as_loops_do(shape: tuple[int, int], selected: str) -> None:
@@ -129,23 +129,20 @@ def _cut(keys: int, held: bool, sizes: AttentionSizes, _gpu: Gpu) -> list[Attent
 CUTS = {"default": None, "steps": (32, True), "steps twice": (32, False)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "target", "shape", "cut", "runtime"),
-    examples(
-        [
-            ("odd", "t4", (3, 17), "default", "tvm"),
-            ("whole", "a100", (4, 32), "default", "none"),
-            ("paper", "t4", (3, 33), "default", "none"),
-            ("relu_roberta", "a100", (3, 17), "default", "tvm"),
-            *(
-                (model, target, (3, 61), cut, "tvm")
-                for model, target in (("even", "t4"), ("paper", "a100"))
-                for cut in ("steps", "steps twice")
-            ),
-        ],
+    [
         ("odd", "t4", (3, 17), "default", "tvm"),
-        unpack=True,
-    ),
+        ("whole", "a100", (4, 32), "default", "none"),
+        ("paper", "t4", (3, 33), "default", "none"),
+        ("relu_roberta", "a100", (3, 17), "default", "tvm"),
+        *(
+            (model, target, (3, 61), cut, "tvm")
+            for model, target in (("even", "t4"), ("paper", "a100"))
+            for cut in ("steps", "steps twice")
+        ),
+    ],
 )
 def test_every_mix_of_lengths_gives_the_bits_of_the_specification(
     model: str, target: str, shape: tuple[int, int], cut: str, runtime: str, tmp_path: Path

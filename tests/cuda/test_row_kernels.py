@@ -80,7 +80,8 @@ def check(
         np.testing.assert_array_equal(got, want, f"result {number} of {name}")
 
 
-@pytest.mark.representatives(4)
+@pytest.mark.slow_cases(8)
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     "shape", examples(SHAPES, (7, 130)), ids=lambda shape: "x".join(map(str, shape))
 )
@@ -90,7 +91,7 @@ def test_kernels_equal_the_specification(name: str, shape: tuple[int, int]) -> N
     check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", RULE_OF[name])
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -114,7 +115,7 @@ def test_ways_to_share_work_out(name: str, shape: tuple[int, int]) -> None:
     check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", RULE_OF[name])
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", ["layer_norm", "layer_norm_wide", "released_norm", "mean_pool"])
 @pytest.mark.parametrize("target", examples(["a100", "h100"], "h100"))
 def test_newer_gpus_add_up_in_one_instruction(name: str, target: str) -> None:

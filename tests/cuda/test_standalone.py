@@ -90,6 +90,7 @@ def program(path: Path) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_a_c_program_gives_the_bits_of_the_specification(
     model: QuantizedModel, program: Path, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ def _command(program: Path, folder: Path, model: QuantizedModel, number: int = 0
     return [str(program), str(number), *map(str, SHAPE), *map(str, files)]
 
 
+@pytest.mark.slow_cases(13)
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize(
     ("number", "settings"),

@@ -73,7 +73,7 @@ def test_encoders(name: str, target: str, tmp_path: Path) -> None:
 )
 @pytest.mark.slow
 def test_bert(target: str, tmp_path: Path) -> None:
-    model = small_bert()
+    model = small_bert(layers=2)
     library = build(model, target, [(2, 24)], tmp_path / "model.so")
     for seed, order in enumerate(ORDERS):
         with load().order(order):

@@ -88,6 +88,7 @@ def torch_output(model, head: str, batch: dict[str, np.ndarray]) -> np.ndarray:
     return output.logits.numpy()
 
 
+@pytest.mark.slow_cases(6)
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize(
     ("architecture", "head"), examples(CASES, *DEFAULT, unpack=True), ids=lambda part: part

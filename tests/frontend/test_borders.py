@@ -89,6 +89,7 @@ TAKEN: dict[str, Callable[[], list[nn.Module]]] = {
 IN_DEFAULT_SET = ("an even window", "ZeroPad1d of tokens", "ZeroPad2d")
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("name", examples(TAKEN, *IN_DEFAULT_SET))
 def test_zeros_beside_a_convolution_belong_to_it(name: str, tmp_path: Path) -> None:
     module = encoder(TAKEN[name]())
@@ -121,6 +122,7 @@ REFUSED: dict[str, Callable[[], list[nn.Module]]] = {
 REFUSED_IN_DEFAULT_SET = ("other numbers", "mirrored", "something in between")
 
 
+@pytest.mark.slow_cases(7)
 @pytest.mark.parametrize("name", examples(REFUSED, *REFUSED_IN_DEFAULT_SET))
 def test_other_borders_are_refused_with_the_reason(name: str, messages: Messages) -> None:
     module = encoder(REFUSED[name]())

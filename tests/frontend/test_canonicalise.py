@@ -280,6 +280,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow_cases(11)
 @pytest.mark.representatives(3)
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_what_has_no_integer_form_is_refused_by_name(case, messages):

@@ -72,6 +72,7 @@ def assert_same(folder: Path, head: str | None = None) -> CanonicalModel:
     return direct
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize(("architecture", "head"), examples(CASES, *DEFAULT, unpack=True))
 def test_every_family_and_head(architecture, head, tmp_path):
     model = make(architecture, head, num_hidden_layers=2)

@@ -40,6 +40,7 @@ def made(name: str) -> Any:
     return getattr(transformers, name)(getattr(transformers, config)(**fields)).eval()
 
 
+@pytest.mark.slow_cases(7)
 @pytest.mark.parametrize("name", examples([*CLASSES], "CLIPTextModelWithProjection"))
 def test_a_part_is_never_left_out_unasked(name: str, tmp_path: Path, messages: Messages) -> None:
     model = made(name)

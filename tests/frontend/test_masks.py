@@ -76,7 +76,7 @@ def attention(mask):
     return body
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("spelling", [additive, subtracted, indexed, merged])
 def test_every_spelling_is_the_plain_mask(spelling):
     body, batch = attention(spelling), padded_batch()

@@ -88,6 +88,7 @@ POOLS: dict[str, tuple[Pool, list[str]]] = {
 }
 
 
+@pytest.mark.slow_cases(6)
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("name", examples(POOLS, *("filled", "splade", "last")))
 def test_spellings(name: str) -> None:
@@ -108,6 +109,7 @@ REFUSED: dict[str, Pool] = {
 }
 
 
+@pytest.mark.slow_cases(5)
 @pytest.mark.parametrize("name", examples(REFUSED, "zeros in a maximum", "a count"))
 def test_refusals(name: str, messages: Messages) -> None:
     with messages.raises(UnsupportedModelError):

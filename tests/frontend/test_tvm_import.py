@@ -9,17 +9,12 @@ import pytest
 
 from tests.processes import run_captured
 
-_ALONE = """
-import sys
+_SCRIPT = """
+import sys, threading
+from ibert_tvm.frontend import tvm_import
 from ibert_tvm.frontend.tvm_import import import_tvm
 import_tvm()
 assert "tvm" in sys.modules and "torch" not in sys.modules
-import torch, tvm
-print(tvm.runtime.from_dlpack(torch.ones(2)).numpy().tolist())
-"""
-_BY_ANOTHER = """
-import sys, threading
-from ibert_tvm.frontend import tvm_import
 hiding = tvm_import._Hiding()
 sys.meta_path.insert(0, hiding)
 found = []
@@ -34,12 +29,13 @@ thread = threading.Thread(target=other)
 thread.start()
 thread.join()
 print(*found)
+sys.meta_path.remove(hiding)
+import torch, tvm
+print(tvm.runtime.from_dlpack(torch.ones(2)).numpy().tolist())
 """
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.parametrize(
-    ("script", "said"), [(_ALONE, "[1.0, 1.0]"), (_BY_ANOTHER, "hidden found")]
-)
-def test_it_is_hidden_from_tvm_alone(script: str, said: str) -> None:
-    assert run_captured([sys.executable, "-c", script], check=True).stdout.strip() == said
+def test_it_is_hidden_from_tvm_alone() -> None:
+    said = run_captured([sys.executable, "-c", _SCRIPT], check=True).stdout.splitlines()
+    assert said == ["hidden found", "[1.0, 1.0]"]

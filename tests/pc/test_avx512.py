@@ -22,13 +22,13 @@ SHAPES = [(1, 13), (2, 6)]
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs(EMULATOR, "gcc", "as", "ld")
-    compiled = ibert.compile(small_bert(layers=1), "x86-avx512-vnni", SHAPES, runtime="none")
+    compiled = ibert.compile(small_bert(), "x86-avx512-vnni", SHAPES, runtime="none")
     return compiled.export(tmp_path_factory.mktemp("avx512") / "model.so")
 
 
 def arrays(shape: tuple[int, int], tokens: int | None) -> dict[str, np.ndarray]:
     every = inputs(*shape, seed=sum(shape), tokens=tokens)
-    return {name: every[name] for name in small_bert(layers=1).input_names}
+    return {name: every[name] for name in small_bert().input_names}
 
 
 @pytest.mark.slow_cases(1)
@@ -38,7 +38,7 @@ def test_every_output_is_bit_exact(
 ) -> None:
     given = arrays(shape, tokens)
     outputs = run_library(library, given)
-    wanted = expected(small_bert(layers=1), given)
+    wanted = expected(small_bert(), given)
     assert len(outputs) == len(wanted) > 0
     for (name, got), want in zip(outputs.items(), wanted, strict=True):
         assert got.dtype == want.dtype

@@ -43,6 +43,6 @@ def test_compiling_needs_no_torch(tmp_path: Path) -> None:
         "assert main(['compile', sys.argv[1], '-o', sys.argv[2], '--seq-len', '8']) == 0\n"
         "print([name for name in ('tvm', 'torch') if name in sys.modules])\n"
     )
-    model = small_bert(layers=1).save(tmp_path / "model.ibert")
+    model = small_bert().save(tmp_path / "model.ibert")
     shown = _python(script, model, tmp_path / "model.so")
     assert shown.splitlines()[-1] == "['tvm']"

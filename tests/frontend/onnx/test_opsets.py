@@ -45,6 +45,7 @@ def test_old_and_new_operator_sets_are_covered():
     assert OLDEST_OPSET == 11
 
 
+@pytest.mark.representatives(2)
 @pytest.mark.parametrize("opset", examples(range(11, NEWEST + 1), 11, 13, 18, NEWEST))
 def test_an_encoder_in_each_operator_set(opset):
     model = verified(encoder(opset), load=import_onnx_model, source="by hand")

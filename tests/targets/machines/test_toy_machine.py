@@ -115,9 +115,7 @@ def test_a_model_is_compiled_to_objects_without_floating_point(
     compiler.write_text(f"#!/bin/sh\necho {objcopy}\n", encoding="utf-8")
     compiler.chmod(0o755)
     monkeypatch.setenv("IBERT_CC_TOY_BOARD", str(compiler))
-    program = ibert.compile(
-        small_bert(layers=1), target=board.name, shapes=[(1, 5)], runtime="none"
-    )
+    program = ibert.compile(small_bert(), target=board.name, shapes=[(1, 5)], runtime="none")
     assert program.bare is not None and len(program.bare.objects) > 5
     for name, data in program.bare.objects.items():
         (tmp_path / "kernel.o").write_bytes(data)
