@@ -42,6 +42,8 @@ MICROCONTROLLERS = tuple(
     sorted(one.name for one in PROCESSORS if one.system == "bare-metal" and one.emulator)
 )
 TARGETS = examples(MICROCONTROLLERS, "cortex-m4")
+# Of each kind of instructions.
+KINDS = ("cortex-m0", "cortex-m4", "cortex-m55", "rv32imc")
 RAM, FLASH = 192 * 1024, 1024 * 1024
 Compile = Callable[..., Path]
 
@@ -73,8 +75,9 @@ def package(artefact: Path, tmp_path_factory: pytest.TempPathFactory) -> Compile
 
 
 @pytest.mark.parametrize("tokens", [None, 7], ids=["full", "padded"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", examples(MICROCONTROLLERS, *KINDS, otherwise="record"))
 @pytest.mark.slow
+@pytest.mark.slow_cases(2 * len(KINDS))
 def test_small_bert_is_bit_exact_in_192_kb(
     package: Compile, tmp_path: Path, target: str, tokens: int | None
 ) -> None:

@@ -53,7 +53,7 @@ def test_width(monkeypatch: pytest.MonkeyPatch, columns: str, expected: int) -> 
     assert width() == expected
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["80", "132"])
 def test_commands_fit(
     ibert: Ibert, monkeypatch: pytest.MonkeyPatch, library: Path, columns: str

@@ -86,7 +86,7 @@ def test_every_softmax_equals_the_specification(preset: str, mask: str, target: 
     )
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
 def test_results_of_every_type(dtype: str) -> None:
     preset = "paper" if dtype == "int32" else "accurate"
@@ -113,7 +113,7 @@ TILES = {
 }
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tile", "preset", "target"),
     examples(
@@ -146,7 +146,7 @@ def _of_a_window(case: AttentionCase, rows: int, keys: int, held: bool) -> Atten
 CUTS = ((1, 1, True), (2, 2, True), (1, 2, False))
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("window", "preset", "target", "cut", "observed"),
     examples(
@@ -195,7 +195,7 @@ def test_masks_at_their_limits(preset: str, padded: tuple[int, ...]) -> None:
     run(AttentionCase(preset, batch=2, seq_len=34, heads=1, padded=padded, dtype="int16"), "t4")
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["accurate", "paper"])
 @pytest.mark.parametrize("spread", [0.02, 30.0], ids=["flat", "one key each"])
 def test_the_largest_numbers(preset: str, spread: float) -> None:

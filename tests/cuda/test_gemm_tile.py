@@ -39,6 +39,7 @@ def test_candidates_fit_the_device(device: str) -> None:
             assert tile.longest_run() >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", examples(DEVICES, "t4"))
 def test_the_default_is_the_fastest_candidate_of_the_model(device: str) -> None:
     gpu = DEVICES[device]

@@ -56,7 +56,7 @@ TILES = [
 ]
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "sizes", "tile"), examples(TILES, *TILES[::2], unpack=True))
 def test_every_cut_equals_the_specification(
     target: str, sizes: tuple[int, int, int], tile: GemmTile
@@ -85,7 +85,7 @@ OBSERVED = [
 ]
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "tile", "depth"),
     examples(

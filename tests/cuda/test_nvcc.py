@@ -33,6 +33,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_one_image_holds_the_code_of_every_architecture(temporary: Path) -> None:
     toolchain = cuda_toolchain()
     gpu = Gpu(("sm_75", "sm_80"), 40, 1, ptx=True)

@@ -244,7 +244,7 @@ COPY = """
 """
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
 def test_asynchronous_copies(capability):
     def body(wait: str, barrier: str) -> str:

@@ -181,14 +181,14 @@ def test_ids_outside_of_a_table_are_clamped() -> None:
     assert np.unique(got).size > 3
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["layer_norm", "gelu", "embedding", "mean_pool"])
 def test_every_access_is_inside_its_array(name: str) -> None:
     kernel = KERNELS[name](get_target("t4"), 3, 44)
     check(name, kernel.func, kernel.inputs, kernel.outputs, "t4", RULE_OF[name], observed=True)
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["layer_norm", "released_norm", "position_ids", "attention"])
 def test_a_grid_per_stage_serves_any_kernel(name: str) -> None:
     target = get_target("t4")

@@ -152,6 +152,7 @@ def test_electra_projects_its_embeddings():
     assert names.index("embeddings_project") == names.index("embeddings.LayerNorm") + 1
 
 
+@pytest.mark.slow
 def test_roberta_s_only_token_type_is_folded():
     model, loaded = made_and_loaded("roberta", "pooled")
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}

@@ -103,6 +103,7 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(VARIANTS, "a RoBERTa with token types"))
 def test_settings_that_are_read(name, tmp_path):
     architecture, head, changes = VARIANTS[name]
@@ -116,6 +117,7 @@ def renamed(folder: Path, change: Callable[[str], str]) -> None:
     save_file(weights, file, {"format": "pt"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype", examples((torch.float16, torch.bfloat16, torch.float64), torch.bfloat16)
 )
@@ -168,6 +170,7 @@ PIPELINES: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", examples(PIPELINES, "dense and norm"))
 def test_modules_of_sentence_transformers(name, tmp_path):
     save(tmp_path, PIPELINES[name])

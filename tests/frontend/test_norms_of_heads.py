@@ -13,6 +13,7 @@ from tests.frontend.grouped_modules import HEAD, HEADS, NORMS, WIDTH, Grouped, g
 from tests.frontend.imports import calls_of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norms", examples([name for name in NORMS if name], "own layer norm"))
 def test_norms_of_queries_and_keys(norms: str) -> None:
     module = grouped("gqa", norms=norms)

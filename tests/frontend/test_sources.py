@@ -66,6 +66,7 @@ def test_what_is_a_source(
     assert is_source(path) is (expected is not None)
 
 
+@pytest.mark.slow
 def test_modules_in_memory_have_records() -> None:
     torch = pytest.importorskip("torch", reason="modules are torch's")
     from transformers import BertConfig, BertModel, IBertConfig, IBertModel

@@ -235,6 +235,7 @@ def test_files_that_are_no_exported_programs(tmp_path, messages):
         load(weights, trust=True)
 
 
+@pytest.mark.slow
 def test_operators_are_decomposed_as_torch_decomposes_them() -> None:
     module = grouped("gqa")  # has products that torch folds, or does not
     ids = torch.ones(2, 13, dtype=torch.int64)

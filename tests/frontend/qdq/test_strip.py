@@ -68,7 +68,7 @@ def quantised(request, tmp_path_factory) -> onnx.ModelProto:
     return with_exact_products(model) if request.param.startswith("qoperator") else model
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 def test_a_model_in_qdq_form_computes_the_same(quantised):
     assert is_quantised(quantised)
     rewritten = to_qdq(quantised)
