@@ -13,7 +13,7 @@ from typer import Option
 from ibert_tvm.relay_passes.spec.preset_names import PRESET_NAMES
 
 from ..common.strict_json import JsonDict
-from ..train.settings import DISTILLATIONS, TRAINED, FinetuneSettings
+from ..train.settings import BITS, DISTILLATIONS, TRAINED, FinetuneSettings
 from .options import parse_pairs
 from .result import CommandResult
 from .signature import Choice, Settings
@@ -24,6 +24,8 @@ _SETTINGS = Settings(
         "preset": Choice(PRESET_NAMES),
         "distillation": Choice(DISTILLATIONS, "--distill"),
         "trained": Choice(TRAINED, "--train"),
+        "weights": Choice(BITS),
+        "word_table_bits": Choice(BITS),
         "batch_size": Option("--batch"),
         "accumulation": Option("--accumulate"),
     },
@@ -67,6 +69,7 @@ def command(
     --------
     ibert finetune MODEL --data train.tsv --dev dev.tsv -o tuned
     ibert finetune MODEL --data texts.txt --distill embeddings -o tuned
+    ibert finetune MODEL --data texts.txt --distill embeddings --weights 4 -o tuned
     """
     from ..common.extras import require
     from ..tasks import checked_columns, task_of
@@ -105,8 +108,11 @@ def command(
     ]
     if result.float_stage is not None and result.float_stage["best"] is not None:
         rows.insert(0, ("in float", f"{result.float_stage['best']:.5f}"))
+    asked = {"--weights": settings.weights, "--word-table-bits": settings.word_table_bits}
+    sizes = "".join(f" {option} {bits}" for option, bits in asked.items() if bits != "8")
     head = (
         f"wrote {output}: tuned on {result.examples} examples, score of {result.dev_examples} "
-        f"others, in {document['seconds']:.0f} s; next: ibert quantize {output} -o NAME.ibert"
+        f"others, in {document['seconds']:.0f} s; next: ibert quantize {output}{sizes} "
+        "-o NAME.ibert"
     )
     return CommandResult(document, [head, Table((), rows)])

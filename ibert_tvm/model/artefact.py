@@ -239,15 +239,23 @@ def rebuilt(
         What `quantization.json` says of it.
     """
     from ibert_tvm.relay_passes.integer.ranges import analyse_ranges
+
+    program, kept = with_steps(model.program, steps, arrays)
+    analyse_ranges(program, kept)
+    how = {**model.quantization, **notes}
+    return replace(model, program=program, parameters=kept, quantization=how)
+
+
+def with_steps(
+    program: Program, steps: Sequence[Step], arrays: Mapping[str, Array]
+) -> tuple[Program, dict[str, Array]]:
+    """A program of other steps, and those of the arrays that they read."""
     from ibert_tvm.relay_passes.integer.types import TensorType
 
     read = {name for step in steps for name in step.operands.values()}
     kept = {name: array for name, array in arrays.items() if name in read}
     types = {name: TensorType(array.shape, str(array.dtype)) for name, array in kept.items()}
-    program = replace(model.program, steps=tuple(steps), parameters=types)
-    analyse_ranges(program, kept)
-    how = {**model.quantization, **notes}
-    return replace(model, program=program, parameters=kept, quantization=how)
+    return replace(program, steps=tuple(steps), parameters=types), kept
 
 
 def is_artefact(path: str | os.PathLike[str]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ibert_tvm.relay_passes.spec import nibbles
+
 from ..common import strict_json
 from ..common.errors import DocumentError, ModelError
 from ..common.schema import FLAG, INTEGER, SCALE, STRING, check, integer, one_of
 from ..common.strict_json import JsonDict, shown
-from ..common.types import Doubles, Floats, Weights
+from ..common.types import Doubles, Floats, Longs, Weights
 
 if TYPE_CHECKING:
     from ibert_tvm.relay_passes.lower import Requirement
@@ -34,8 +36,7 @@ if TYPE_CHECKING:
 # How float weights become integers of known scales: to the nearest, clamped.
 #
 # Calibration, training and the reading of what was trained round by these functions and no others,
-# so that the same weights and scales give the same integers. This module imports nothing of the
-# project.
+# so that the same weights and scales give the same integers.
 
 LEVELS = 127
 FINE_LEVELS = 2**13 - 1
@@ -51,6 +52,34 @@ def nearest_steps(weight: NDArray[np.float32], scale: NDArray[np.float64]) -> ND
     steps = np.asarray(weight / scale[:, None].astype(np.float32), np.float32)
     np.rint(steps, out=steps)
     return np.clip(steps, -LEVELS, LEVELS, out=steps)
+
+
+def nearest_in_groups(weight: Floats, scale: Doubles, groups: Longs) -> NDArray[np.int8]:
+    """Round to half bytes by groups of the depth, each times the scale of its group.
+
+    Parameters
+    ----------
+    weight
+        [N, K].
+    scale
+        Of the rows, [N].
+    groups
+        Scales 1..16 of the groups, [N, ceil(K / 32)].
+
+    Returns
+    -------
+    numpy.ndarray
+        int8 [N, K] in -127..127: what `ibert_tvm.relay_passes.spec.nibbles` has exactly.
+    """
+    steps = np.repeat(groups, nibbles.GROUP, axis=1)[:, : weight.shape[1]].astype(np.float32)
+    entries = np.asarray(weight / scale[:, None].astype(np.float32), np.float32)
+    entries /= steps
+    np.rint(entries, out=entries)
+    # -8 times 16 would be -128, which some products take longer with.
+    least = np.where(steps == nibbles.LARGEST_SCALE, nibbles.LEAST + 1, nibbles.LEAST)
+    np.clip(entries, least, nibbles.MOST, out=entries)
+    entries *= steps
+    return entries.astype(np.int8)
 
 
 def nearest_fine(table: Floats, scale: Doubles) -> NDArray[np.int16]:
@@ -94,6 +123,7 @@ _SCHEMA = {
     "embeddings": {"*": {"bits": one_of(8, 16), "scale": _NUMBERS}},
     "norm_shifts": {"*": integer(0, 31)},
     "offsets?": {"*": _NUMBERS},
+    "groups?": {"*": _INTEGERS},
 }
 _SECTIONS = ("matmul", "stream", "grids")
 _BY_CHANNEL = ("channel_divisor", "splits", "channel_zero_point", "phase")
@@ -113,12 +143,16 @@ class TrainedScales:
         Bits of the integers, 8 or 16, and scale per row, by canonical name of the embedding.
     head
         The head that it was trained with, one of `ibert_tvm.model.heads.HEADS`.
+    groups
+        Of matrices in 4 bits: scales 1..16 of the groups of each row, int64 [N, G], by canonical
+        name of the linear layer.
     """
 
     activations: QuantizationTable
     weights: Mapping[str, Doubles]
     embeddings: Mapping[str, tuple[int, Doubles]]
     head: str
+    groups: Mapping[str, Longs] = field(default_factory=dict)
 
     @property
     def preset(self) -> str:
@@ -191,7 +225,10 @@ class TrainedScales:
             operand = self.activations.matmul.get(reads[name])
             if operand is None:
                 raise _other_model(f"no scale of {reads[name]}, which {name} reads")
-            weights[name] = make(name, partial(_linear, matrix, scale, operand))
+            groups = self.groups.get(name)
+            if groups is not None:
+                _check_groups(name, matrix, groups, operand)
+            weights[name] = make(name, partial(_linear, matrix, scale, operand, groups))
         for name, (bits, scale) in self.embeddings.items():
             matrix = parameters[needed[name].weight]
             _check_rows(name, matrix, scale)
@@ -205,6 +242,7 @@ class TrainedScales:
             section: {name: quant.to_json() for name, quant in getattr(table, section).items()}
             for section in _SECTIONS
         }
+        groups = {name: scales.ravel().tolist() for name, scales in self.groups.items()}
         return {
             "schema_version": SCHEMA_VERSION,
             "preset": table.preset,
@@ -214,6 +252,7 @@ class TrainedScales:
             **sections,
             "offsets": {name: taken.tolist() for name, taken in table.offsets.items()},
             "weights": {name: scale.tolist() for name, scale in self.weights.items()},
+            **({"groups": groups} if groups else {}),
             "embeddings": {
                 name: {"bits": bits, "scale": scale.tolist()}
                 for name, (bits, scale) in self.embeddings.items()
@@ -272,6 +311,10 @@ def read_scales(file: Path) -> TrainedScales:
                 for name, entry in document["embeddings"].items()
             },
             document["head"],
+            {
+                name: _groups(name, scales, document["weights"])
+                for name, scales in document.get("groups", {}).items()
+            },
         )
     except (DocumentError, QuantizationTableError, OverflowError) as error:
         what = getattr(error, "what", str(error))
@@ -288,18 +331,48 @@ def _vectors(lists: Mapping[str, list[float]]) -> dict[str, Doubles]:
     return {name: np.array(numbers, np.float64) for name, numbers in lists.items()}
 
 
+def _groups(name: str, scales: list[int], rows: Mapping[str, list[float]]) -> Longs:
+    """Scales of groups as they are listed, row by row."""
+    count = len(rows.get(name, ()))
+    if not count or not scales or len(scales) % count:
+        raise DocumentError(
+            f"there are {len(scales)} scales of groups",
+            where=f"groups, {name}",
+            why=f"the matrix has {count} rows, and as many groups in each",
+        )
+    if not (min(scales) >= 1 and max(scales) <= nibbles.LARGEST_SCALE):
+        raise DocumentError(
+            "a scale of a group is out of range",
+            where=f"groups, {name}",
+            why=f"it lies from 1 to {nibbles.LARGEST_SCALE}",
+        )
+    return np.array(scales, np.int64).reshape(count, -1)
+
+
+def _check_groups(name: str, matrix: Floats, groups: Longs, operand: ActivationQuant) -> None:
+    wanted = len(matrix), -(-matrix.shape[1] // nibbles.GROUP)
+    if groups.shape != wanted:
+        raise _other_model(f"{name} has {wanted[1]} groups in a row, and scales of {groups.shape}")
+    if operand.splits is not None:
+        raise _other_model(f"{name} has groups, and reads channels that are split")
+
+
 def _check_channels(name: str, quant: ActivationQuant, channels: int) -> None:
     for array in (getattr(quant, name) for name in _BY_CHANNEL):
         if array is not None and array.size != channels:
             raise _other_model(f"{name} has {channels} channels, and {array.size} of its scales")
 
 
-def _linear(matrix: Floats, scale: Doubles, quant: ActivationQuant) -> WeightQuant:
+def _linear(
+    matrix: Floats, scale: Doubles, quant: ActivationQuant, groups: Longs | None = None
+) -> WeightQuant:
     """Integers of a linear layer: the divisor of its input moves into them."""
     from ibert_tvm.relay_passes.quantization_table import WeightQuant
 
     if quant.channel_divisor is not None:
         matrix = matrix * quant.channel_divisor.astype(np.float32)
+    if groups is not None:
+        return WeightQuant(nearest_in_groups(matrix, scale, groups), scale)
     rounded = nearest(matrix, scale)
     return WeightQuant(rounded if quant.splits is None else rounded[:, quant.columns], scale)
 

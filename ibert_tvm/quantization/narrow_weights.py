@@ -96,6 +96,9 @@ def with_narrow_weights(model: QuantizedModel, batches: Sequence[Batch]) -> Quan
     """
     arrays = dict(model.parameters)
     steps = []
+    weights = [arrays[s.operands["weight"]] for s in model.program.steps if _is_wide(s)]
+    if all(map(_is_exact, weights)):  # those of a training, which stay as they are
+        batches = ()
     moments: dict[str, _Moments] = {}
     run = _Run(model, batches)
     for step in model.program.steps:
@@ -325,6 +328,15 @@ def narrow_rows(
         hessian[moved],
     )
     return _by_group(rounded), scales
+
+
+def _is_exact(weight: NDArray[np.int8]) -> bool:
+    """Whether half bytes have a matrix of 8 bits as it is."""
+    groups = _by_group(weight.astype(np.float64))
+    scales = _group_scales(groups, np.ones((1, *groups.shape[1:])))[..., None]
+    entries = np.rint(groups / scales)
+    within = (entries >= _least(scales)) & (entries <= nibbles.MOST)
+    return bool((within & (entries * scales == groups)).all())
 
 
 def _by_group(values: Array) -> Array:

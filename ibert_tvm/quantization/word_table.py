@@ -6,7 +6,7 @@ scale each (`ibert_tvm.relay_passes.spec.nibbles`). Nothing else of the program 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,10 +21,13 @@ from ..common.types import Array, Doubles, Longs
 from ..model.artefact import QuantizedModel, rebuilt
 
 if TYPE_CHECKING:
+    from ibert_tvm.relay_passes.integer.program import Step
+
     from .narrow_weights import Mix
 
 WORD_BITS = (8, 4)
-_IDS = "input_ids"
+WORDS = "input_ids"
+"""The ids that look words up."""
 _ROWS_AT_ONCE = 4096
 # Steps of a group beside the one at which its largest entry is not clipped, in steps of its row.
 _STEPS = (0, -1, -2, -3)
@@ -45,10 +48,6 @@ def with_word_bits(model: QuantizedModel, bits: int) -> QuantizedModel:
     UsageError
         If the model has no table of words of 8 bits, or another number of bits is asked for.
     """
-    from ibert_tvm.relay_passes.integer.operators.tokens import Embedding, NibbleEmbedding
-    from ibert_tvm.relay_passes.integer.program import Step
-    from ibert_tvm.relay_passes.lower.forms import multipliers
-
     if bits not in WORD_BITS:
         raise UsageError(
             f"a table of words in {bits} bits",
@@ -58,15 +57,38 @@ def with_word_bits(model: QuantizedModel, bits: int) -> QuantizedModel:
     if bits == 8:
         return model
     arrays: dict[str, Array] = dict(model.parameters)
+    steps = narrow_words(model.program.steps, arrays)
+    if steps == model.program.steps:
+        raise UsageError(
+            "the model has no table of words of 8 bits",
+            why="no ids look one up",
+            todo="leave --word-table-bits out",
+        )
+    return rebuilt(model, steps, arrays, {"word_table_bits": bits})
+
+
+def narrow_words(steps: Sequence[Step], arrays: dict[str, Array]) -> tuple[Step, ...]:
+    """Return the steps of a program with its table of words in 4 bits, if it has one of 8.
+
+    Parameters
+    ----------
+    steps
+        Of the program.
+    arrays
+        Its parameters, to which those of the table are added.
+    """
+    from ibert_tvm.relay_passes.integer.operators.tokens import Embedding, NibbleEmbedding
+    from ibert_tvm.relay_passes.integer.program import Step
+    from ibert_tvm.relay_passes.lower.forms import multipliers
 
     def narrow(step: Step) -> Step:
         operator = step.operator
-        if not isinstance(operator, Embedding) or step.operands["ids"] != _IDS:
+        if not isinstance(operator, Embedding) or step.operands["ids"] != WORDS:
             return step
-        table = model.parameters[step.operands["table"]]
+        table = arrays[step.operands["table"]]
         if table.dtype != np.int8:
             return step
-        factors = np.ldexp(model.parameters[step.operands["multiplier"]], -operator.shift)
+        factors = np.ldexp(arrays[step.operands["multiplier"]], -operator.shift)
         packed, unit = packed_rows(table, np.broadcast_to(factors, len(table)))
         dyadic = multipliers(np.array([unit]), nibbles.LARGEST)
         made = {
@@ -81,18 +103,11 @@ def with_word_bits(model: QuantizedModel, bits: int) -> QuantizedModel:
         arrays.update(made)
         return Step(
             NibbleEmbedding(operator.name, dyadic.shift, table.shape[1]),
-            {"ids": _IDS, **{name.rpartition(".")[2]: name for name in made}},
+            {"ids": WORDS, **{name.rpartition(".")[2]: name for name in made}},
             step.type,
         )
 
-    steps = tuple(map(narrow, model.program.steps))
-    if steps == model.program.steps:
-        raise UsageError(
-            "the model has no table of words of 8 bits",
-            why="no ids look one up",
-            todo="leave --word-table-bits out",
-        )
-    return rebuilt(model, steps, arrays, {"word_table_bits": bits})
+    return tuple(map(narrow, steps))
 
 
 def within_bytes(

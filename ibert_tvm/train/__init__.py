@@ -17,15 +17,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .module import IntegerModel, prepare
+    from .module import IntegerModel
+    from .preparation import prepare
 
+_PLACES = {"IntegerModel": "module", "prepare": "preparation"}
 __all__ = ["IntegerModel", "prepare"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.module"), name)
+    place = importlib.import_module(f"{__name__}.{_PLACES[name]}")
+    value = globals()[name] = getattr(place, name)
     return value
 
 

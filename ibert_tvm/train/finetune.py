@@ -23,6 +23,7 @@ import torch
 from ..common.errors import UsageError
 from ..common.files import OutputKind, check_writable, files_sha256, write_folder
 from ..common.strict_json import JsonDict
+from ..frontend import load
 from ..frontend.hf_folder import HfFolder
 from ..frontend.source_model import build, model_config
 from ..frontend.source_tokenizer import source_tokenizer
@@ -34,8 +35,10 @@ from ..tasks import Side
 from .examples import Examples
 from .loop import Loop, Schedule, Tracked
 from .losses import embedding_loss, logits_loss
-from .module import TRAINED, prepare
+from .module import TRAINED
+from .narrow import begin, hidden_distance
 from .objectives import Objective, class_names, head_settings
+from .preparation import prepare
 from .settings import FinetuneSettings
 
 _logger = logging.getLogger(__name__)
@@ -318,19 +321,30 @@ class _Run:
 
     def _integer_stage(self, source: Path) -> JsonDict:
         settings = self.settings
+        narrow = settings.weights == "4"
         start = self.work / _START
         if not start.exists():
             with self.progress("calibrating") as advance:
+                calibration = self._calibration()
+                # A group of copies of split channels has no scale that each of them fits.
+                forms = {"split_share": 0.0} if narrow else {}
                 first = prepare(
                     source,
                     settings.preset,
-                    self._calibration(),
+                    calibration,
                     seq_len=settings.seq_len,
                     progress=advance,
+                    **forms,
                 )
+                if narrow:
+                    begin(first, calibration, settings.seq_len)
             first.save(start)
         # From the files, whether the training goes on or begins, so that both are the same.
-        model = prepare(start, learn_scales=settings.learn_scales)
+        model = prepare(
+            start,
+            learn_scales=settings.learn_scales,
+            word_table_bits=int(settings.word_table_bits),
+        )
         if settings.trained == "vectors":
             for parameter in model.parameters():
                 parameter.requires_grad_(parameter.requires_grad and parameter.ndim < 2)
@@ -340,10 +354,13 @@ class _Run:
         if settings.distillation != "none":
             teacher = float_module(HfFolder.read(source), model.info.head)
 
-        def distance(result: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-            assert teacher is not None
-            with torch.no_grad():
-                wanted = teacher(**inputs)
+        def distance(
+            result: Any, inputs: dict[str, torch.Tensor], wanted: torch.Tensor | None = None
+        ) -> torch.Tensor:
+            if wanted is None:
+                assert teacher is not None
+                with torch.no_grad():
+                    wanted = teacher(**inputs)
             found = result[output.name]
             if output.kind == "span_logits":
                 padded = inputs["attention_mask"][:, None] == 0
@@ -357,8 +374,20 @@ class _Run:
                 return logits_loss(found, wanted)
             return embedding_loss(found, wanted)
 
+        original: dict[str, torch.Tensor] = {}
+        if narrow and not self.labelled:
+            weights = load(source, self.head).parameters
+            original = {name: torch.from_numpy(np.array(x)) for name, x in weights.items()}
+
         def loss(indices: Sequence[int]) -> torch.Tensor:
             inputs = self.learned.inputs(indices, names)
+            if original:
+                with torch.no_grad():
+                    wanted = model.float_values(inputs, original)
+                found = model.float_values(inputs)
+                hidden = hidden_distance(found, wanted, model.hidden, inputs["attention_mask"])
+                result = {output.name: found[output.value]}
+                return distance(result, inputs, wanted[output.value]) + hidden / 2
             labels = self.learned.labels(indices) if self.labelled else {}
             result = model(**inputs, **labels)
             total: torch.Tensor = result["loss"] if self.labelled else torch.zeros(())
@@ -379,7 +408,7 @@ class _Run:
         file = self.work / "integers.pt"
         schedule = self._schedule(settings.epochs, settings.learning_rate, 1)
         with self.progress("tuning with integers") as advance:
-            scales = model.log_scales.values()
+            scales = [*model.log_scales.values(), *model.group_scales.parameters()]
             loop = Loop(model, loss, score, schedule, file, advance, scales)
             loop.tracked.best = before  # what calibration alone gives is not made worse
             loop.best = {name: x.clone() for name, x in model.state_dict().items()}

@@ -30,19 +30,17 @@ from ..common.errors import UsageError
 from ..common.files import OutputKind, write_folder
 from ..common.integrity import lists_all, write_manifest
 from ..common.strict_json import JsonDict, JsonObject
-from ..common.types import Floats
-from ..frontend import CanonicalModel, load
-from ..frontend.hf_folder import HfFolder, check_head
+from ..common.types import Floats, Longs
+from ..frontend import CanonicalModel
+from ..frontend.hf_folder import HfFolder
 from ..frontend.ibert_checkpoint.quantization import IbertQuantization
-from ..frontend.transformers_import import load_folder
-from ..model.artefact import QuantizedModel
+from ..model.artefact import QuantizedModel, with_steps
 from ..model.trained_scales import FILE, TrainedScales
-from ..quantization import calibrate, options_of, quantize
-from ..quantization.batches import Calibration
-from ..quantization.fidelity import PLAIN_FIDELITY
-from ..quantization.scale_source import Progress
+from ..quantization import quantize
+from ..quantization.word_table import WORDS, narrow_words
 from .integers import IntegerProgram
 from .losses import loss_of
+from .narrow import GroupScales, norms, word_rows
 from .sources import WeightSource, weight_sources
 from .straight_through import FloatTwin, Reading, readings, replaced
 
@@ -67,6 +65,8 @@ class IntegerModel(torch.nn.Module):
         Whether scales of matrix operands are trained (LSQ).
     folder
         Where the model was read: files besides the weights are saved again.
+    word_table_bits
+        8, or 4 as `ibert quantize --word-table-bits 4` has them; the table is then not trained.
 
     Attributes
     ----------
@@ -81,6 +81,7 @@ class IntegerModel(torch.nn.Module):
         scales: TrainedScales | IbertQuantization,
         learn_scales: bool = False,
         folder: Path | None = None,
+        word_table_bits: int = 8,
     ) -> None:
         super().__init__()
         self.model = model
@@ -108,7 +109,12 @@ class IntegerModel(torch.nn.Module):
         self.log_scales = torch.nn.ParameterDict(
             {key: torch.nn.Parameter(torch.zeros(())) for key in self._scale_names}
         )
+        groups = scales.groups if isinstance(scales, TrainedScales) else {}
+        self.group_scales = GroupScales(groups)
         self._rows: dict[str, tuple[Any, WeightQuant]] = {}
+        self._words: dict[str, torch.Tensor] = {}
+        if word_table_bits == 4:
+            self._freeze_words()
         self._lowered: _Lowered | None = None
 
     # -- what is trained --------------------------------------------------------------------------
@@ -146,6 +152,46 @@ class IntegerModel(torch.nn.Module):
         weights = {name: source.read(own) for name, source in self._sources.items()}
         return {**weights, **{name: array.to(self._device) for name, array in self._fixed.items()}}
 
+    def weights_of(self, layer: str) -> dict[str, str]:
+        """Canonical names of the weight of a linear layer and, where it has one, of the bias."""
+        step = next(step for step in self._steps if step.operator.name == layer)
+        names = {label: str(variable.name) for label, variable in step.operands.items()}
+        return {label: names[label] for label in ("weight", "bias") if label in names}
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Canonical names of the values between the parts of layers."""
+        return norms(self._steps)
+
+    def set_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Change canonical weights; those that were computed of others stay as they are."""
+        own = dict(self.model.named_parameters())
+        for name in weights.keys() & self._sources.keys():
+            self._sources[name].write(own, weights[name].float().to(self._device))
+
+    def set_groups(self, groups: Mapping[str, Longs]) -> None:
+        """Train these layers in 4 bits, with scales 1..16 [N, G] of their groups to begin with."""
+        assert isinstance(self._scales, TrainedScales)
+        self._scales = replace(self._scales, groups=groups)
+        self.group_scales = GroupScales(groups)
+        self._rows.clear()
+        self._lowered = None
+
+    def _freeze_words(self) -> None:
+        """Keep the tables that ids look up, in 4 bits."""
+        own = dict(self.model.named_parameters())
+        table = self.table()
+        for step in self._steps:
+            name = step.operator.name
+            ids = step.operands.get("ids")
+            if name in table.embeddings and ids is not None and str(ids.name) == WORDS:
+                weight = self._needed[name].weight
+                self._words[weight] = word_rows(table.embeddings[name]).to(self._device)
+                for parameter in (
+                    self._sources[weight].parameters if weight in self._sources else ()
+                ):
+                    own[parameter].requires_grad_(False)
+
     def _numbers(self) -> dict[str, Floats]:
         return {
             name: np.ascontiguousarray(tensor.detach().cpu().numpy())
@@ -155,7 +201,8 @@ class IntegerModel(torch.nn.Module):
     def scales(self) -> TrainedScales:
         """Scales as they are now; what `save` writes."""
         if isinstance(self._scales, TrainedScales):
-            return self._scales.with_scales(self._learned())
+            scales = self._scales.with_scales(self._learned())
+            return replace(scales, groups=self.group_scales.integers())
         return TrainedScales.of_table(self.table(), self.info.head)
 
     def _learned(self) -> dict[str, float]:
@@ -176,7 +223,10 @@ class IntegerModel(torch.nn.Module):
         """Integers of a layer that were made before, if its weights are still the same."""
         source = self._sources.get(self._needed[name].weight)
         own = dict(self.model.named_parameters())
-        state = None if source is None else tuple(_version(own[p]) for p in source.parameters)
+        tensors = [own[parameter] for parameter in source.parameters] if source else []
+        if name in self.group_scales:
+            tensors.append(self.group_scales.parameter(name))
+        state = tuple(map(_version, tensors)) if source else None
         if name not in self._rows or self._rows[name][0] != state:
             self._rows[name] = state, make()
         return self._rows[name][1]
@@ -197,7 +247,7 @@ class IntegerModel(torch.nn.Module):
             source = self._sources[self._needed[name].weight]
             if others or not source.is_whole:
                 continue
-            rows, quant = table.weights[name], table.matmul[self._reads(name)]
+            rows, quant = table.weights[name], table.matmul[self.reads(name)]
             channels = numbers[self._needed[name].weight].shape[1]
             real = rows.values[:, :channels] * rows.scale[:, None]
             if quant.channel_divisor is not None:
@@ -214,7 +264,7 @@ class IntegerModel(torch.nn.Module):
         }
         return {name: array for name, array in result.items() if name in same}
 
-    def _reads(self, layer: str) -> str:
+    def reads(self, layer: str) -> str:
         """Name of the value that a layer multiplies by its weights."""
         return next(value.name for value in self._needed.values() if layer in value.layers)
 
@@ -229,7 +279,10 @@ class IntegerModel(torch.nn.Module):
         if self._lowered is None or self._lowered.state != state:
             table, numbers = self.table(), self._numbers()
             lowered = lower_to_integer(self._canonical.module, numbers, table)
-            program = IntegerProgram(read_program(lowered.module), lowered.parameters, self._device)
+            read, arrays = read_program(lowered.module), dict(lowered.parameters)
+            if self._words:
+                read, arrays = with_steps(read, narrow_words(read.steps, arrays), arrays)
+            program = IntegerProgram(read, arrays, self._device)
             forms = readings(lowered.scales["values"], self._needed, table, self._device)
             self._lowered = _Lowered(state, table, lowered.scales, program, forms)
         return self._lowered
@@ -310,7 +363,7 @@ class IntegerModel(torch.nn.Module):
         result = ModelOutput()
         twin: Mapping[str, torch.Tensor] | None = None
         if torch.is_grad_enabled():
-            values = self._float_inputs(lowered, given)
+            values = self._variables_of(self._rounded_weights(lowered.table), given)
             with torch.autocast(lowered.program.device.type, enabled=False):
                 twin = self._twin(lowered).run(values, integers)
         for output, info in zip(lowered.scales["outputs"], self.info.outputs, strict=True):
@@ -356,22 +409,50 @@ class IntegerModel(torch.nn.Module):
             result[record.name] = torch.from_numpy(np.asarray(steps))
         return result
 
-    def _float_inputs(
-        self, lowered: _Lowered, given: Mapping[str, torch.Tensor]
+    def float_values(
+        self,
+        inputs: Mapping[str, torch.Tensor],
+        weights: Mapping[str, torch.Tensor] | None = None,
+    ) -> dict[str, torch.Tensor]:
+        """Compute all values with activations in float, by canonical name.
+
+        Parameters
+        ----------
+        inputs
+            As of `forward`.
+        weights
+            By canonical parameter name; by default those that the present integers stand for.
+        """
+        if weights is None:
+            weights = self._rounded_weights(self.table())
+        given = self._variables_of(weights, self._inputs(inputs))
+        with torch.autocast(self._device.type, enabled=False):
+            return FloatTwin(self._steps, {}, {}).run(given, {})
+
+    def _variables_of(
+        self, weights: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]
     ) -> dict[Any, torch.Tensor]:
-        """Inputs and weights by variable; matrices have the numbers of their integers."""
+        values = {**weights, **given}
+        return {variable: values[name] for name, variable in self._variables.items()}
+
+    def _rounded_weights(self, table: QuantizationTable) -> dict[str, torch.Tensor]:
+        """Weights by name; matrices have the numbers of their integers."""
         weights = self.weights()
         for name, value in self._needed.items():
             if value.section == "weights":
-                weights[value.weight] = self._rounded(name, value.weight, weights, lowered.table)
-        values = {**weights, **given}
-        return {variable: values[name] for name, variable in self._variables.items()}
+                weights[value.weight] = self._rounded(name, value.weight, weights, table)
+        return {**weights, **self._words}
 
     def _rounded(
         self, layer: str, name: str, weights: Mapping[str, torch.Tensor], table: QuantizationTable
     ) -> torch.Tensor:
         weight, rows = weights[name], table.weights[layer]
-        divisor = table.matmul[self._reads(layer)].channel_divisor
+        divisor = table.matmul[self.reads(layer)].channel_divisor
+        if layer in self.group_scales:
+            if divisor is None:
+                return self.group_scales.rounded(layer, weight, rows)
+            factor = torch.from_numpy(divisor.astype(np.float32)).to(weight.device)
+            return self.group_scales.rounded(layer, weight * factor, rows) / factor
         values = torch.from_numpy(rows.values[:, : weight.shape[1]]).to(weight.device)
         scale = torch.from_numpy(rows.scale.astype(np.float32)).to(weight.device)
         real = values.float() * scale[:, None]
@@ -463,92 +544,3 @@ def _copy_beside(source: Path, fresh: Path) -> None:
         elif not (entry.parent == source and entry.suffix in weights) and entry.name != FILE:
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(entry, place)
-
-
-# `prepare`: a float model to one that is trained with the integers that will run.
-
-
-def prepare(
-    model: str | Path | torch.nn.Module,
-    preset: str | None = None,
-    calibration: Calibration | None = None,
-    *,
-    head: str | None = None,
-    seq_len: int | None = None,
-    fidelity: str = "default",
-    learn_scales: bool = False,
-    progress: Progress | None = None,
-) -> IntegerModel:
-    """Wrap a transformers model for training with integers.
-
-    Parameters
-    ----------
-    model : path or transformers.PreTrainedModel
-        A Hugging Face folder, or a model in memory, which becomes part of the result: its
-        parameters are trained.
-    preset : {"accurate", "paper", "released"}, optional
-        Forms of the non-linear functions; "released" for checkpoints of I-BERT. By default that of
-        an earlier training, and otherwise as for `ibert_tvm.quantize`.
-    calibration : sequence of str, or of mappings, optional
-        Texts or batches that scales are chosen from, as for `ibert_tvm.quantize`; needed unless the
-        model has scales of an earlier training.
-    head
-        One of `ibert_tvm.model.heads.HEADS`.
-    seq_len
-        Calibration texts are truncated to this many tokens, as for `ibert_tvm.quantize`.
-    fidelity : {"fast", "quick", "default", "best"}
-        How scales are chosen, preset "accurate".
-    learn_scales
-        Train the scales of matrix operands too (LSQ). Otherwise they stay as calibrated.
-    progress
-        Called with the steps of the calibration done and those there are.
-
-    Raises
-    ------
-    UsageError
-        If the model is of another kind, or calibration data is missing.
-    """
-    folder = None
-    if isinstance(model, (str, Path)):
-        read = HfFolder.read(model)
-        canonical = load(model, head)
-        head = canonical.info.head
-        check_head(head, "none")
-        source, _ = load_folder(read, head)
-        folder = read.path
-    elif hasattr(model, "config") and hasattr(model, "base_model"):
-        source, canonical = model.eval(), load(model, head)
-    else:
-        raise UsageError(
-            f"a {type(model).__name__} cannot be trained",
-            where="prepare",
-            why="what was trained is saved as transformers saves it",
-            todo="give a Hugging Face folder, or a transformers model",
-        )
-    own = canonical.trained
-    if own is not None and preset in (None, own.preset) and calibration is None:
-        return IntegerModel(source, canonical, own, learn_scales, folder)
-    if canonical.released is not None and preset in (None, "released"):
-        canonical.released.refuse_without_calibration()
-        return IntegerModel(source, canonical, canonical.released, learn_scales, folder)
-    chosen = preset or "accurate"
-    level = fidelity if chosen == "accurate" else PLAIN_FIDELITY
-    options = options_of(level, seq_len=canonical.info.length(seq_len))
-    table, _ = calibrate(canonical, calibration, chosen, options, progress=progress)
-    scales = TrainedScales.of_table(table, canonical.info.head)
-    result = IntegerModel(source, canonical, scales, learn_scales, folder)
-    _take_rounded(result, table)
-    return result
-
-
-def _take_rounded(model: IntegerModel, table: QuantizationTable) -> None:
-    """Start from the weights that calibration rounded so that outputs change little.
-
-    Rounding to the nearest then gives back its integers. A matrix that several layers read with
-    other scales, or whose columns differ where a channel was split, stays as it was.
-    """
-    start: Mapping[str, Any] = model.rounded_start(table)
-    own = dict(model.model.named_parameters())
-    with torch.no_grad():
-        for parameter, array in start.items():
-            own[parameter].copy_(torch.from_numpy(np.ascontiguousarray(array)))

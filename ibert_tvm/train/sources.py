@@ -68,6 +68,16 @@ class WeightSource:
             tensor = tensor + self.offset
         return tensor if self.row is None else tensor + parameters[self.row[0]][self.row[1]]
 
+    def write(self, parameters: Mapping[str, torch.Tensor], weight: torch.Tensor) -> None:
+        """Change the parameter so that `read` returns this weight, nearly where it is scaled."""
+        if self.row is not None:
+            weight = weight - parameters[self.row[0]][self.row[1]]
+        weight = (weight - self.offset) / self.factor
+        target = parameters[self.parameter]
+        target = target.T if self.transposed else target
+        with torch.no_grad():
+            target[... if self.rows is None else torch.from_numpy(self.rows)] = weight
+
 
 def weight_sources(model: torch.nn.Module, weights: Weights) -> dict[str, WeightSource]:
     """Find canonical weights in a model.

@@ -55,7 +55,7 @@ class _Replace(torch.autograd.Function):
             value, real, scale = learned
             steps = real if inside is None else real - torch.where(inside, value, 0.0)
             weight = (value.numel() * context.levels) ** -0.5
-            of_scale = ((gradient * steps).sum() / scale * weight).reshape(scale.shape)
+            of_scale = (gradient * steps).sum_to_size(scale.shape) / scale * weight
         return passed, None, None, of_scale, None
 
 
@@ -77,7 +77,7 @@ def replaced(
     bounds
         Least and largest real number that is not clamped; they broadcast.
     scale
-        A scale that is learned; `real` grows in proportion to it.
+        A scale that is learned, or several that broadcast; `real` grows in proportion to it.
     levels
         Integers to a side, by which LSQ weighs the gradient of a scale.
     """

@@ -66,6 +66,13 @@ def unpack(table: Integers, scales: Integers, channels: int) -> NDArray[np.int8]
     return np.asarray(entries).astype(np.int8)
 
 
+def unpack_scales(scales: Integers, channels: int) -> NDArray[np.int64]:
+    """The scales 1..16 of groups, [V, groups]."""
+    group = np.arange(-(-channels // GROUP))
+    packed = np.asarray(scales[:, group // 2]).astype(np.int64)
+    return np.asarray(half_byte(packed, group % 2) + 1)
+
+
 @dataclass(frozen=True, eq=False)
 class NibbleRows:
     """A table.

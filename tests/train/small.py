@@ -10,7 +10,8 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from ibert_tvm.train.module import IntegerModel, prepare
+from ibert_tvm.train.module import IntegerModel
+from ibert_tvm.train.preparation import prepare
 
 VOCABULARY, LENGTH = 120, 12
 _SIZES = {
