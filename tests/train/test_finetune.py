@@ -18,6 +18,7 @@ import transformers
 import ibert_tvm as ibert
 from ibert_tvm.cli import main
 from ibert_tvm.common.errors import OutputError, UsageError
+from ibert_tvm.relay_passes.integer.operators.linear import NibbleLinear
 from ibert_tvm.tasks.samples import Labelled
 from ibert_tvm.train.examples import Examples
 from ibert_tvm.train.finetune import finetune
@@ -217,6 +218,43 @@ def test_biases_and_norms_are_trained_alone(folder: Path, tmp_path: Path) -> Non
     assert not any(found[0.0][name].ndim > 1 for name in changed)
 
 
+@pytest.mark.slow(seconds=20)
+def test_half_bytes_are_trained_and_stay_as_they_were_trained(
+    folder: Path, tmp_path: Path, ibert_command: Ibert
+) -> None:
+    data = tmp_path / "texts.txt"
+    data.write_text("\n".join(text for text, _ in texts(120)), encoding="utf-8")
+    sizes = ["--weights", 4, "--word-table-bits", 4]
+    options = ["finetune", folder, "--data", data, "--distill", "embeddings", *sizes]
+    options += ["--epochs", 4, "--batch", 8, "--seq-len", 16, "--json"]
+    stage = ibert_command(*options, "-o", tmp_path / "whole").document["integers"]
+    assert stage["best"] > stage["before"]
+    words = [str(word) for word in [*options, "-o", tmp_path / "killed"]]
+    processes = multiprocessing.get_context("forkserver")
+    process = processes.Process(
+        target=killed_after, args=(tmp_path / "killed.training" / "integers.pt", words)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL and not (tmp_path / "killed").exists()
+    assert ibert_command(*options, "-o", tmp_path / "killed").code == 0
+    made = {}
+    for name in ("whole", "killed"):
+        ibert_command("quantize", tmp_path / name, "-o", tmp_path / f"{name}.ibert", *sizes)
+        made[name] = ibert.QuantizedModel.load(tmp_path / f"{name}.ibert")
+    trained = integers(tmp_path / "whole")
+    whole, killed = made["whole"], made["killed"]
+    for name, array in whole.parameters.items():
+        np.testing.assert_array_equal(killed.parameters[name], array, err_msg=name)
+    narrow = [step for step in whole.program.steps if isinstance(step.operator, NibbleLinear)]
+    assert len(narrow) == 6
+    for step in narrow:
+        arrays = {name: whole.parameters.get(value) for name, value in step.operands.items()}
+        weight = trained[f"{step.name}.weight"]
+        found = step.operator.matrix(arrays, weight.shape[1])
+        np.testing.assert_array_equal(found, weight, err_msg=step.name)
+
+
 def test_texts_without_labels_need_something_to_learn(
     messages: Messages, folder: Path, tmp_path: Path
 ) -> None:
@@ -269,3 +307,11 @@ def test_settings_out_of_range_are_refused(messages: Messages) -> None:
         FinetuneSettings(distillation="all")
     with messages.raises(UsageError):
         FinetuneSettings(trained="heads")
+    with messages.raises(UsageError):
+        FinetuneSettings(weights="mixed")
+    with messages.raises(UsageError):
+        FinetuneSettings(weights="4", trained="vectors")
+    with messages.raises(UsageError):
+        FinetuneSettings(weights="4", learn_scales=True)
+    with messages.raises(UsageError):
+        FinetuneSettings(weights="4", preset="released")
