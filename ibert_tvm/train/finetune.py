@@ -326,15 +326,13 @@ class _Run:
         if not start.exists():
             with self.progress("calibrating") as advance:
                 calibration = self._calibration()
-                # A group of copies of split channels has no scale that each of them fits.
-                forms = {"split_share": 0.0} if narrow else {}
                 first = prepare(
                     source,
                     settings.preset,
                     calibration,
                     seq_len=settings.seq_len,
                     progress=advance,
-                    **forms,
+                    split_channels=not narrow,
                 )
                 if narrow:
                     begin(first, calibration, settings.seq_len)

@@ -121,21 +121,24 @@ def begin(model: IntegerModel, calibration: Calibration, seq_len: int) -> None:
     for before, step in zip(wide.program.steps, narrow.program.steps, strict=True):
         if not isinstance(step.operator, NibbleLinear):
             continue
-        layer, arrays = step.name, {k: narrow.parameters.get(v) for k, v in step.operands.items()}
+        layer, operands = step.name, dict(step.operands)
+        packed, scales, bias = (
+            narrow.parameters[operands[k]] for k in ("weight", "scales", "bias")
+        )
         rows, operand = table.weights[layer], table.matmul[model.reads(layer)]
         channels = rows.values.shape[1]
-        groups[layer] = nibbles.unpack_scales(arrays["scales"], channels)
+        groups[layer] = nibbles.unpack_scales(scales, channels)
         names = model.weights_of(layer)
         unit = torch.from_numpy(rows.scale)[:, None]
         if operand.channel_divisor is not None:
             unit = unit / torch.from_numpy(operand.channel_divisor)
-        values = torch.from_numpy(nibbles.unpack(arrays["weight"], arrays["scales"], channels))
+        values = torch.from_numpy(nibbles.unpack(packed, scales, channels))
         steps = torch.from_numpy(np.repeat(groups[layer], nibbles.GROUP, axis=1)[:, :channels])
         reach = _WITHIN * steps
         weight = now[names["weight"]].detach().cpu() / unit
         changed[names["weight"]] = weight.clamp(values - reach, values + reach) * unit
         if "bias" in names:
-            moved = arrays["bias"] - wide.parameters[before.operands["bias"]].astype(np.float64)
+            moved = bias - wide.parameters[before.operands["bias"]].astype(np.float64)
             real = torch.from_numpy(moved * rows.scale * operand.scale)
             changed[names["bias"]] = now[names["bias"]].detach().cpu() + real
     model.set_weights(changed)

@@ -34,7 +34,7 @@ def prepare(
     learn_scales: bool = False,
     progress: Progress | None = None,
     word_table_bits: int = 8,
-    **options: Any,
+    split_channels: bool = True,
 ) -> IntegerModel:
     """Wrap a transformers model for training with integers.
 
@@ -61,8 +61,9 @@ def prepare(
         Called with the steps of the calibration done and those there are.
     word_table_bits
         8, or 4 as `ibert quantize --word-table-bits 4` has them; the table is then not trained.
-    **options
-        Fields of `CalibrationOptions` that are to be other than the fidelity has them.
+    split_channels
+        Split channels with outliers as the fidelity has it. Matrices of 4 bits read none: copies in
+        a group have no scale that fits each of them.
 
     Raises
     ------
@@ -94,7 +95,8 @@ def prepare(
         return IntegerModel(source, canonical, canonical.released, learn_scales, folder)
     chosen = preset or "accurate"
     level = fidelity if chosen == "accurate" else PLAIN_FIDELITY
-    recipe = options_of(level, seq_len=canonical.info.length(seq_len), **options)
+    forms = {} if split_channels else {"split_share": 0.0}
+    recipe = options_of(level, seq_len=canonical.info.length(seq_len), **forms)
     table, _ = calibrate(canonical, calibration, chosen, recipe, progress=progress)
     scales = TrainedScales.of_table(table, canonical.info.head)
     result = IntegerModel(source, canonical, scales, learn_scales, folder, word_table_bits)

@@ -75,7 +75,7 @@ def test_steps_score_and_deploy_the_same_integers(name: str, tmp_path: Path) -> 
     torch.manual_seed(5)
     source = MODELS[name]()
     head = HEADS.get(name)
-    first = prepare(source, "accurate", CALIBRATION, head=head, split_share=0.0)
+    first = prepare(source, "accurate", CALIBRATION, head=head, split_channels=False)
     begin(first, CALIBRATION, 16)
     first.save(tmp_path / "first")
     model = prepare(tmp_path / "first", head=head, word_table_bits=4)
