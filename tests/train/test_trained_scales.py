@@ -55,6 +55,8 @@ def _set(*path: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (_set("matmul", "*", "high", value=300), "a matrix operand uses integers"),
         (_set("weights", "x", value=["a"]), 'it is ["a"]; a list of numbers is needed'),
         (_set("embeddings", "*", "bits", value=32), "it is 32; 8 or 16 is needed"),
+        (_set("groups", value={"x": [1]}), "there are 1 scales of groups; the matrix has 0 rows"),
+        (_set("groups", value={"x": [0.5]}), "it is [0.5]; a list of integers is needed"),
     ],
 )
 def test_a_file_that_was_edited_is_refused(
@@ -81,6 +83,28 @@ def test_scales_of_another_model_are_refused(messages: Messages) -> None:
         TrainedScales(found.activations, rows, found.embeddings, "none").table(
             needed, model.parameters
         )
+
+
+def test_scales_of_groups_come_back_and_are_those_of_the_model(tmp_path: Path) -> None:
+    model = canonical("bert")
+    needed = requirements(model.module, "accurate")
+    layer, rows = next(iter(scales().weights.items()))
+    columns = model.parameters[needed[layer].weight].shape[1]
+    groups = np.arange(len(rows) * -(-columns // 32)).reshape(len(rows), -1) % 16 + 1
+    found = replace(scales(), groups={layer: groups})
+    found.save(tmp_path)
+    np.testing.assert_array_equal(read_scales(tmp_path / FILE).groups[layer], groups)
+    values = found.table(needed, model.parameters).weights[layer].values
+    by_column = np.repeat(groups, 32, axis=1)[:, :columns]
+    assert not (values % by_column).any() and np.abs(values // by_column).max() <= 8
+    wrong = replace(found, groups={layer: groups[:, :-1]})
+    with pytest.raises(ModelError, match="groups in a row, and scales of"):
+        wrong.table(needed, model.parameters)
+    document = found.to_json()
+    document["groups"][layer][0] = 17
+    (tmp_path / FILE).write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(ModelError, match="a scale of a group is out of range"):
+        read_scales(tmp_path / FILE)
 
 
 def test_scales_by_channel_and_weights_are_checked(messages: Messages) -> None:
