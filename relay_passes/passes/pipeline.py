@@ -23,7 +23,6 @@ from .repeat_rows import RepeatRows
 from .share_kernels import ShareKernels
 from .specialise_shapes import SpecialiseShapes
 from .split_operands import SplitOperands
-from .widen_weights import WidenWeights
 
 Observer = Callable[[str, tvm.IRModule], None]
 ProgramPass = Callable[[IntegerProgram], IntegerProgram]
@@ -104,7 +103,6 @@ _ON_PROCESSORS = (TargetKind.PROCESSOR, *_SMALL_CODE)
 
 PHASES: tuple[Phase, ...] = (
     Phase("integer", lambda run: run.check),
-    Phase("widen_weights", lambda run: WidenWeights(), (TargetKind.GPU,)),
     Phase("repeat_rows", lambda run: RepeatRows()),
     Phase("split_operands", lambda run: SplitOperands(run.layout)),
     Phase("offset_activations", lambda run: OffsetActivations(run.layout)),

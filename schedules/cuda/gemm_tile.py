@@ -130,6 +130,12 @@ class GemmTile:
         return max(self.stages * self.stage_bytes, self.staged_bytes)
 
     @property
+    def shared_bytes_of_halves(self) -> int:
+        """The same where weights are in half bytes."""
+        saved = self.stages * self.block_columns * self.stage_depth // 2
+        return max(self.stages * self.stage_bytes - saved, self.staged_bytes)
+
+    @property
     def staged_runs(self) -> int:
         """Columns of a piece of staged sums that a thread has, of all its rows."""
         return self.warp_columns // (2 * self.warp_depths)

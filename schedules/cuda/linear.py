@@ -4,7 +4,8 @@ Strategy
 --------
 1. One block of threads per tile of results. ``ibert::Gemm`` (targets/cuda/device/gemm.cuh) leaves
    its sums in registers; how it is cut is a `GemmTile`, chosen by the product's sizes and the
-   device, or given with `ibert_tvm.schedules.tiles.with_tile`.
+   device, or given with `ibert_tvm.schedules.tiles.with_tile`. Weights in half bytes are widened
+   there, as their stage says, which is compared with the description that intrinsics have.
 2. Sixteen rows of every warp's tile at a time go through shared memory, so that a thread has runs
    of neighbouring columns of one row.
 3. On a run, the thread loads whatever the epilogue reads at the same row and columns (residuals)
@@ -17,10 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 
-from tvm import tirx
+import tvm_ffi
+from tvm import ir, tirx
 
 from ibert_tvm.targets import Gpu
 
+from ..intrinsics.widening import GROUP, described
+from ..nodes import substituted
 from ..products import matrix_products
 from ..row_guard import rows_in_use, with_blocks
 from ..rule import GpuRule
@@ -48,11 +52,14 @@ class MatrixProduct:
     Attributes
     ----------
     lhs, rhs
-        Parameters: [rows, depth] int8, and [columns, padded depth / 16, 1, 16] int8.
+        Parameters: [rows, depth] int8, and [columns, padded depth / 16, 1, 16] int8, or of half
+        bytes [columns, padded depth / 32, 1, 16] uint8.
     sums
         Buffer of the accumulators.
     rows, columns, depth, padded_depth
         Sizes.
+    scales
+        Those of half bytes, [columns, pairs of groups, 1, 1] uint8; None of whole bytes.
     """
 
     lhs: tirx.Buffer
@@ -62,6 +69,7 @@ class MatrixProduct:
     columns: int
     depth: int
     padded_depth: int
+    scales: tirx.Buffer | None = None
 
 
 class TensorCoreLinearRule(GpuRule):
@@ -119,18 +127,50 @@ def matrix_product(graph: StageGraph) -> MatrixProduct:
         if len(sources) != 1 or graph.producer(sources[0].source) is not None:
             raise NotElementwise("the activations of the product are computed in its kernel")
         lhs = sources[0].source
-    if graph.producer(rhs) is not None:
-        raise NotElementwise("the weights of the product are computed in its kernel")
+    columns, chunks, lanes, chunk = _shape(rhs)
+    stored = _half_bytes(graph, rhs)
     for operand in (lhs, rhs):
         if str(operand.ty.dtype) != "int8":
             raise NotElementwise(f"an operand of the product is {operand.ty.dtype}, not int8")
-    columns, chunks, lanes, chunk = _shape(rhs)
     rows, depth = _shape(lhs)
-    if (lanes, chunk) != (1, _DEPTH) or not 0 <= chunks * _DEPTH - depth < _DEPTH:
+    padding = _DEPTH if stored is None else GROUP
+    if (lanes, chunk) != (1, _DEPTH) or not 0 <= chunks * _DEPTH - depth < padding:
         raise NotElementwise(f"weights are packed as {_shape(rhs)} for a depth of {depth}")
     if stage.extents[1] != columns or stage.extents[0] < rows:
         raise NotElementwise(f"sums are {stage.extents}, operands {rows} x {columns}")
-    return MatrixProduct(lhs, rhs, stage.buffer, rows, columns, depth, chunks * _DEPTH)
+    rhs, scales = (rhs, None) if stored is None else stored
+    return MatrixProduct(lhs, rhs, stage.buffer, rows, columns, depth, chunks * _DEPTH, scales)
+
+
+def _half_bytes(graph: StageGraph, rhs: tirx.Buffer) -> tuple[tirx.Buffer, tirx.Buffer] | None:
+    """Half bytes that weights are widened from, and their scales; None of whole bytes."""
+    widened = graph.producer(rhs)
+    if widened is None:
+        return None
+    columns, chunks, lanes, chunk = _shape(rhs)
+    loads = loads_of(widened.value)
+    if (lanes, chunk) == (1, _DEPTH) and chunks % 2 == 0 and len(loads) == 2:
+        (meant,) = StageGraph(described(lanes, chunk, chunks, "int8")).stages.values()
+        operands = [load.source for load in loads_of(meant.value)]
+        shapes = [(columns, *_shape(operand)) for operand in operands]
+        block, *axes = widened.axes
+        own = dict(zip(axes, (meant.axes[0], _const(0), meant.axes[1]), strict=True))
+
+        def in_block(load: ir.TensorLoad) -> tirx.Expr:
+            place = [part.source.same_as(load.source) for part in loads].index(True)
+            own_block = load.indices[0].same_as(block)
+            return tirx.BufferLoad(operands[place], load.indices[1:]) if own_block else load
+
+        value = tvm_ffi.structural_map(widened.value, [(ir.TensorLoad, in_block)])
+        halves, scales = (load.source for load in loads)
+        if (
+            tvm_ffi.structural_equal(substituted(value, own), meant.value)
+            and [_shape(halves), _shape(scales)] == shapes
+            and list(widened.indices) == list(widened.axes)
+            and graph.producer(halves) is graph.producer(scales) is None
+        ):
+            return halves, scales
+    raise NotElementwise("the weights of the product are computed in its kernel")
 
 
 class _Kernel:
@@ -144,13 +184,16 @@ class _Kernel:
                     f"a result is {_shape(output)}, the product {product.rows} x {product.columns}"
                 )
         self.run = self._run_length()
-        self.shared = tirx.decl_buffer((tile.shared_bytes,), "uint8", "stages", scope="shared.dyn")
+        halves = product.scales is not None
+        size = tile.shared_bytes_of_halves if halves else tile.shared_bytes
+        self.shared = tirx.decl_buffer((size,), "uint8", "stages", scope="shared.dyn")
         self.sums = registers("sums", tile.accumulators, "int32")
         # Pointers to the whole of both: TVM would shrink a buffer to the entries that it sees used.
         self.shared_data = tirx.buffer_data(self.shared)
         self.sums_data = tirx.buffer_data(self.sums)
         sizes = (product.rows, product.columns, product.padded_depth, product.depth)
-        self.gemm = f"ibert::Gemm<{', '.join(map(str, (*sizes, *astuple(tile))))}>"
+        further = ("true",) if halves else ()
+        self.gemm = f"ibert::Gemm<{', '.join(map(str, (*sizes, *astuple(tile), *further)))}>"
 
     def _run_length(self) -> int:
         """Neighbouring columns that a thread has: 16 bytes of the widest tensor of two axes.
@@ -190,6 +233,7 @@ class _Kernel:
             address(product.rhs, 0, 0, 0, 0),
             first_row,
             first_column,
+            *([] if product.scales is None else [address(product.scales, 0, 0, 0, 0)]),
         )
         epilogue = self._direct if tile.warp_depths == 1 else self._staged
         work = sequence([tirx.Evaluate(multiplied), epilogue(first_row, first_column)])

@@ -8,6 +8,10 @@ product of 16 bits gives two entries; what is subtracted from both is 8 times th
 
 from __future__ import annotations
 
+from functools import cache
+
+from tvm import tirx
+
 from ibert_tvm.targets import DotInstruction
 
 from .microkernels import is_microkernel
@@ -41,12 +45,45 @@ def nibble_sources(dot: DotInstruction, chunks: int) -> Sources:
         Blocks of the depth, of whole groups.
     """
     lanes, step = dot.lanes, dot.depth
-    half, groups = HALF // step, chunks * step // GROUP
+    groups = chunks * step // GROUP
     by_halves = is_microkernel(dot)
+    operands, loops = _described(lanes, step, chunks, dot.rhs_dtype, by_halves)
+    if by_halves:
+        statements = [called("ibert_mk_nibbles", operands, groups)]
+    else:
+        statements = [f"for group in T.serial({groups}):", *_vectors(dot)]
+    name = f"nibbles_{dot.rhs_dtype}_{lanes}x{step}x{chunks}"
+    return sources_of(name, operands, loops, statements, accumulates=False)
+
+
+@cache
+def described(lanes: int, step: int, chunks: int, dtype: str) -> tirx.PrimFunc:
+    """The description alone, for kernels that other code widens half bytes in.
+
+    Parameters
+    ----------
+    lanes, step
+        Columns of a block, and entries of each in a block of the depth.
+    chunks
+        Blocks of the depth, of whole groups.
+    dtype
+        What half bytes are widened to.
+    """
+    from tvm.script import from_source
+
+    operands, loops = _described(lanes, step, chunks, dtype, False)
+    return from_source(sources_of("", operands, loops, [], accumulates=False).description)
+
+
+def _described(
+    lanes: int, step: int, chunks: int, dtype: str, by_halves: bool
+) -> tuple[dict[str, Operand], str]:
+    """Operands, and the loops over them."""
+    half, groups = HALF // step, chunks * step // GROUP
     operands = {
         "A": Operand((chunks // 2, lanes, step), "uint8"),
         "B": Operand((-(-groups // 2), lanes, 1), "uint8"),
-        "C": Operand((chunks, lanes, 2, 2) if by_halves else (chunks, lanes, step), dot.rhs_dtype),
+        "C": Operand((chunks, lanes, 2, 2) if by_halves else (chunks, lanes, step), dtype),
     }
     within = f"vq % {2 * half} // {half} * 4"
     byte = f'T.cast(A[vq // {2 * half} * {half} + vq % {half}, vj, vi], "int32")'
@@ -56,15 +93,9 @@ def nibble_sources(dot: DotInstruction, chunks: int) -> Sources:
         f" * (T.bitwise_and(T.shift_right({scale}, vq % {4 * half} // {2 * half} * 4), 15) + 1)"
     )
     place = "vi % 2, vi // 2" if by_halves else "vi"
-    loops = nest(
-        f'C[vq, vj, {place}] = T.cast({entry}, "{dot.rhs_dtype}")', q=chunks, j=lanes, i=step
+    return operands, nest(
+        f'C[vq, vj, {place}] = T.cast({entry}, "{dtype}")', q=chunks, j=lanes, i=step
     )
-    if by_halves:
-        statements = [called("ibert_mk_nibbles", operands, groups)]
-    else:
-        statements = [f"for group in T.serial({groups}):", *_vectors(dot)]
-    name = f"nibbles_{dot.rhs_dtype}_{lanes}x{step}x{chunks}"
-    return sources_of(name, operands, loops, statements, accumulates=False)
 
 
 def _vectors(dot: DotInstruction) -> list[str]:

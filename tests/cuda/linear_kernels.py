@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from ibert_tvm.relay_passes import integer
 from ibert_tvm.relay_passes.emit.group import GroupEmitter
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from ibert_tvm.relay_passes.spec import nibbles
 from ibert_tvm.relay_passes.spec.clipped import ClippedPolynomial, clipped_scale
 from ibert_tvm.relay_passes.spec.exponential import BinaryExponential
 from ibert_tvm.relay_passes.spec.gelu import GELU, PaperGelu
@@ -36,6 +37,8 @@ class LinearCase:
         Sizes of the product.
     seed
         Of the numbers.
+    halves
+        Whether the weight is in half bytes.
     """
 
     epilogue: str = "plain"
@@ -43,6 +46,7 @@ class LinearCase:
     depth: int = 64
     columns: int = 48
     seed: int = 0
+    halves: bool = False
 
     @property
     def spread(self) -> float:
@@ -226,8 +230,11 @@ def _program(case: LinearCase) -> _Program:
     }
     with p.builder.function("main", list(inputs.values())):
         with p.builder.dataflow():
-            sums = p.linear("linear", inputs["x"], case.columns)
-            p.parameters["linear.weight"][-1] = 127
+            if case.halves:
+                sums = _of_half_bytes(p, inputs["x"], case)
+            else:
+                sums = p.linear("linear", inputs["x"], case.columns)
+                p.parameters["linear.weight"][-1] = 127
             results = [
                 p.builder.emit_output(value)
                 for value in EPILOGUES[case.epilogue](p, sums, inputs, case)
@@ -240,6 +247,18 @@ def _program(case: LinearCase) -> _Program:
     function = relax.Function([*leading, *p.vars], built.body, built.ret_ty).with_attrs(attrs)
     module = relax.transform.Normalize()(tvm.IRModule({"main": function}))
     return _Program(module, {var.name: arrays[var.name] for var in leading}, p.parameters, bounds)
+
+
+def _of_half_bytes(p: ProgramBuilder, x: relax.Var, case: LinearCase) -> relax.Var:
+    """Of all half bytes and scales; the first and the last column have the largest there are."""
+    groups = -(-case.depth // nibbles.GROUP)
+    entries = p.random.integers(-8, 8, (case.columns, groups, nibbles.GROUP)).astype("int8")
+    scales = p.random.integers(1, 17, (case.columns, groups))
+    entries[0], entries[-1], scales[0], scales[-1] = -8, 7, 16, 16
+    arrays = zip(("linear.weight", "linear.scales"), nibbles.pack(entries, scales), strict=True)
+    weight, scale = (p.parameter(name, array) for name, array in arrays)
+    bias = p.integers("linear.bias", -4000, 4000, (case.columns,), "int32")
+    return p.emit(integer.nibble_linear(x, weight, scale, bias, name="linear"))
 
 
 def _emitted(target: TargetDescription, case: LinearCase, program: _Program) -> tirx.PrimFunc:
@@ -258,8 +277,9 @@ def linear_kernel(target: TargetDescription, case: LinearCase) -> LinearKernel:
     program = _program(case)
     expected = evaluate(program.module, program.arrays, program.parameters)
     layout = layout_of(target)
+    packed = {"linear.weight": "entries", "linear.scales": "columns"}
     parameters = [
-        layout.pack(array) if name == "linear.weight" else array
+        layout.pack(array, packed[name]) if name in packed else array
         for name, array in program.parameters.items()
     ]
     return LinearKernel(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tvm import tirx
+from tvm.script import from_source
 
 from ibert_tvm.schedules import ScheduleError
 from ibert_tvm.schedules.cuda.gemm_tile import GemmTile
@@ -75,6 +76,41 @@ SIZES = [(1, 64, 32), (8, 48, 48), (33, 100, 24), (17, 70, 20), (9, 37, 6), (4, 
 @pytest.mark.parametrize("sizes", SIZES)
 def test_odd_sizes_with_the_default_cut(target: str, sizes: tuple[int, int, int]) -> None:
     run(linear_kernel(get_target(target), LinearCase("short", *sizes)), target)
+
+
+# Both orders of columns; two, four and one scales of a stage for a warp; a depth of groups that is
+# not one of stages; the default cut of odd sizes, with a number of groups that is odd.
+HALVES = [
+    ("t4", (33, 80, 72), GemmTile(32, 48, 16, 48, 2, 64)),
+    ("t4", (40, 144, 96), GemmTile(32, 32, 32, 16, 1, 64)),
+    ("t4", (9, 37, 6), None),
+    ("a100", (35, 112, 72), GemmTile(32, 48, 16, 48, 1, 64, 4)),
+    ("a100", (33, 224, 72), GemmTile(32, 32, 32, 32, 2, 128, 3)),
+    ("a100", (5, 272, 16), GemmTile(16, 32, 16, 32, 8, 256, 4)),
+    ("h100", (17, 96, 20), None),
+]
+
+
+@pytest.mark.representatives(2)
+@pytest.mark.parametrize(
+    ("target", "sizes", "tile"), examples(HALVES, HALVES[0], HALVES[4], unpack=True)
+)
+def test_half_bytes_are_widened_in_registers(
+    target: str, sizes: tuple[int, int, int], tile: GemmTile | None
+) -> None:
+    kernel = linear_kernel(get_target(target), LinearCase("several", *sizes, halves=True))
+    run(kernel, target, tile, observed=True)
+
+
+def test_what_widens_otherwise_is_not_taken() -> None:
+    func = linear_function(get_target("t4"), LinearCase(halves=True))
+    text = func.script()
+    assert text.count("& 15) - 8)") == 1
+    other = from_source(text.replace("& 15) - 8)", "& 15) - 7)"))
+    assert (
+        refusal(TensorCoreLinearRule(), other, get_target("t4"))
+        == "the weights of the product are computed in its kernel"
+    )
 
 
 OBSERVED = [

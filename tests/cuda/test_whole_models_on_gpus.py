@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ibert_tvm.quantization.narrow_weights import with_narrow_weights
 from tests.arm.small_bert import small_bert
 from tests.arm.tools import needs
 from tests.cuda.gpu_models import CAPABILITIES, as_model, build, check, random_inputs
@@ -68,12 +69,12 @@ def test_encoders(name: str, target: str, tmp_path: Path) -> None:
             check(library, model, random_inputs(model, *shape, seed=shape[1]))
 
 
-@pytest.mark.parametrize(
-    "target", ["t4", *(pytest.param(name, marks=SLOW) for name in ("a100", "h100"))]
-)
 @pytest.mark.slow
-def test_bert(target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("target", "bits"), [("t4", 8), ("a100", 4), ("h100", 8)])
+def test_bert(target: str, bits: int, tmp_path: Path) -> None:
     model = small_bert(layers=2)
+    if bits == 4:
+        model = with_narrow_weights(model, [])
     library = build(model, target, [(2, 24)], tmp_path / "model.so")
     for seed, order in enumerate(ORDERS):
         with load().order(order):

@@ -53,8 +53,7 @@ def test_phases_are_observed_in_order_with_their_modules() -> None:
 
 def test_kinds_of_targets_differ_in_their_phases() -> None:
     names = {kind: [phase.name for phase in phases_of(kind)] for kind in TargetKind}
-    assert names[TargetKind.PROCESSOR] == PHASES
-    assert names[TargetKind.GPU] == [PHASES[0], "widen_weights", *PHASES[1:]]
+    assert names[TargetKind.PROCESSOR] == names[TargetKind.GPU] == PHASES
     compact = [*PHASES]
     compact.insert(PHASES.index("share_kernels"), "constants_as_arguments")
     assert names[TargetKind.BARE_METAL] == names[TargetKind.WEB] == compact

@@ -47,8 +47,7 @@ class NibbleLinear(Linear):
     """``x widened(weight, scales)^T + bias``, in int32, of a weight in half bytes.
 
     What an entry is, and how a weight is packed, says `ibert_tvm.relay_passes.spec.nibbles`: 8
-    bits, so that products and their bounds are those of `Linear`. Kernels of processors widen a
-    panel of it at a time; for GPUs `relay_passes/passes/widen_weights.py` makes a `Linear`.
+    bits, so that products and their bounds are those of `Linear`. Kernels widen what they multiply.
     """
 
     OPERANDS: ClassVar[tuple[Operand, ...]] = (

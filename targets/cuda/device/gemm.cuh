@@ -1,6 +1,11 @@
 // The matrix product of a linear layer, one block of threads per tile of results:
 // C[M, N] = A[M, K] W[N, K]^T, both operands int8 in row-major order, sums in 32 bits.
 //
+// W may be in half bytes: in the 16 bytes of a group of 32 of the depth, byte k has number k in its
+// lower half and number k + 16 in its upper half, which are what one product takes. They are copied
+// as they are, and widened in the registers of the warp that multiplies: (half byte - 8) times the
+// scale of the group, 1 to 16, which has eight bits. Scales less 1 are two to a byte, [N, G].
+//
 // A generated kernel calls `multiply`, which leaves sums in registers of its threads. Columns of
 // a warp's tile are permuted by the order in which ldmatrix loads rows of W, so that every lane has
 // runs of neighbouring columns of a row (`Direct`), for which the kernel computes its epilogue with
@@ -30,8 +35,9 @@ namespace ibert {
 //   warp_depths      warps that share a warp's tile, each with its part of every stage's depth
 //   stage_depth      depth of a stage, 32 times warp_depths or a multiple of it, a power of two
 //   stages           stages in shared memory; 2 where copies are not asynchronous
+//   halves           whether W is in half bytes; K is a multiple of 32 then
 template <int M, int N, int K, int lhs_depth, int block_rows, int block_columns, int warp_rows,
-          int warp_columns, int warp_depths, int stage_depth, int stages>
+          int warp_columns, int warp_depths, int stage_depth, int stages, bool halves = false>
 struct Gemm {
   // ---- Who does what ----------------------------------------------------------------------------
 
@@ -42,13 +48,17 @@ struct Gemm {
   static constexpr int row_tiles = warp_rows / 16;
   static constexpr int column_tiles = warp_columns / 8;
   static constexpr int accumulators = 4 * row_tiles * column_tiles;
-  // 7.5 multiplies a depth of 16 at a time: fragments of that depth take half of the registers.
-  static constexpr int step_depth = async_copies ? 32 : 16;
+  // 7.5 multiplies a depth of 16 at a time: fragments of that depth take half of the registers. A
+  // word of half bytes has a depth of 32.
+  static constexpr int step_depth = async_copies || halves ? 32 : 16;
   static constexpr int warp_depth = stage_depth / warp_depths;
   static constexpr int steps = warp_depth / step_depth;
   static constexpr int stage_count = (K + stage_depth - 1) / stage_depth;
-  static constexpr int chunks = stage_depth / 16;
-  static constexpr int stage_bytes = (block_rows + block_columns) * stage_depth;
+  // Bytes of a row of W in a stage, in memory, and of the scales of a row.
+  static constexpr int rhs_pitch = halves ? stage_depth / 2 : stage_depth;
+  static constexpr int rhs_bytes = halves ? K / 2 : K;
+  static constexpr int scale_bytes = (K / 32 + 1) / 2;
+  static constexpr int stage_bytes = block_rows * stage_depth + block_columns * rhs_pitch;
   // Whether a lane's sums are those that it needs: no other warp has a part of them.
   static constexpr bool direct = warp_depths == 1;
   // Neighbouring columns of a lane, and columns of the four lanes of a row: a group.
@@ -64,10 +74,11 @@ struct Gemm {
   static constexpr int shared_bytes =
       stages * stage_bytes > staged_bytes ? stages * stage_bytes : staged_bytes;
 
-  static_assert(K % 16 == 0 && lhs_depth <= K && lhs_depth > K - 16, "W is padded to 16");
+  static constexpr int padding = halves ? 32 : 16;
+  static_assert(K % padding == 0 && lhs_depth <= K && lhs_depth > K - padding, "W is padded");
   static_assert(block_rows % warp_rows == 0 && block_columns % warp_columns == 0, "whole warps");
   static_assert(warp_rows % 16 == 0 && warp_columns % 16 == 0, "whole fragments");
-  static_assert(warp_depth % 32 == 0 && (chunks & (chunks - 1)) == 0, "whole steps");
+  static_assert(warp_depth % 32 == 0 && (stage_depth & (stage_depth - 1)) == 0, "whole steps");
   static_assert(stages >= 2 && stages <= 8, "one stage is read while another is written");
 
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
@@ -92,26 +103,34 @@ struct Gemm {
            tile % group_tiles * 2 + column % 2;
   }
 
-  // Chunk `chunk` of row `row` of an operand, in bytes from the operand's start in a stage. The
-  // eight rows of a matrix are neighbours, but for those of a permuted W, which differ in their
+  // Chunk of a row of an operand, of `pitch` bytes in a stage, in bytes from its first. The eight
+  // rows of a matrix are neighbours, but for those of a permuted W, which differ in their
   // lowest bit and in the lane that they are for.
-  template <bool is_permuted>
+  template <int pitch, bool is_permuted>
   static __device__ __forceinline__ int place(int row, int chunk) {
+    constexpr int chunks = pitch / 16;
     constexpr int rows_per_line = chunks < 8 ? 8 / chunks : 1;
     constexpr int places = chunks < 8 ? chunks : 8;
     const int lane_of_row = row / run_columns % 4;
+    if (is_permuted && places == 2) {
+      // Of the four rows of a line a matrix has two: where the lane is, they are the other two.
+      return (row * pitch + (chunk ^ lane_of_row % 2) * 16) ^ lane_of_row / 2 * 64;
+    }
     const int turn = !is_permuted  ? row / rows_per_line % places
-                     : places == 4 ? lane_of_row
+                     : places <= 4 ? lane_of_row % places
                                    : lane_of_row * 2 + row % 2;
-    return row * stage_depth + (chunk ^ turn) * 16;
+    return row * pitch + (chunk ^ turn) * 16;
   }
 
-  // What a thread copies of an operand of `rows` rows in a stage: chunks threadIdx.x,
-  // threadIdx.x + threads ... in row-major order.
-  template <int rows, int total, int memory_depth, bool is_permuted>
+  // What a thread copies of an operand, `rows` rows of `pitch` bytes in a stage, `total` of `bytes`
+  // in memory: chunks threadIdx.x, threadIdx.x + threads ... in row-major order.
+  template <int rows, int total, int bytes, int pitch, bool is_permuted>
   struct Share {
+    static constexpr int chunks = pitch / 16;
     static constexpr int count = (rows * chunks + threads - 1) / threads;
     static constexpr bool whole = rows * chunks % threads == 0;
+    // Whether rows in memory begin at multiples of 16 bytes.
+    static constexpr bool aligned = bytes % 16 == 0;
 
     static __device__ __forceinline__ bool exists(int i) {
       return whole || threadIdx.x + i * threads < rows * chunks;
@@ -130,57 +149,50 @@ struct Gemm {
     }
     static __device__ __forceinline__ int target(int i) {
       constexpr bool same_turn = regular && row_step % (is_permuted ? group_columns : 8) == 0;
-      return same_turn ? place<is_permuted>(row(0), chunk(0)) + i * row_step * stage_depth
-                       : place<is_permuted>(row(i), chunk(i));
+      return same_turn ? place<pitch, is_permuted>(row(0), chunk(0)) + i * row_step * pitch
+                       : place<pitch, is_permuted>(row(i), chunk(i));
     }
     // Rows behind the last read the last one: what they give is never stored.
     static __device__ __forceinline__ const int8_t* source(const int8_t* operand, int first,
                                                            int i) {
       if (total % rows == 0 && regular) {
         const int8_t* begin =
-            operand + static_cast<int64_t>(first + row(0)) * memory_depth + chunk(0) * 16;
-        return begin + i * row_step * memory_depth;
+            operand + static_cast<int64_t>(first + row(0)) * bytes + chunk(0) * 16;
+        return begin + i * row_step * bytes;
       }
       int place = first + row(i);
       if (total % rows != 0 && place >= total) place = total - 1;
-      return operand + static_cast<int64_t>(place) * memory_depth + chunk(i) * 16;
+      return operand + static_cast<int64_t>(place) * bytes + chunk(i) * 16;
     }
-    // Whether the chunk lies within the depth; behind it are zeros.
+    // Whether the chunk lies within the row; behind it are zeros.
     static __device__ __forceinline__ bool inside(int stage, int i) {
-      return K % stage_depth == 0 || stage * stage_depth + chunk(i) * 16 < K;
+      return (bytes + 15) / 16 * 16 % pitch == 0 || stage * pitch + chunk(i) * 16 < bytes;
     }
     static __device__ __forceinline__ uint4 load(const int8_t* operand, int first, int stage,
                                                  int i) {
-      uint4 value = make_uint4(0, 0, 0, 0);
-      if (!inside(stage, i)) return value;
-      const int8_t* from = source(operand, first, i) + stage * stage_depth;
-      if (memory_depth % 16 == 0) return *reinterpret_cast<const uint4*>(from);
+      if (!inside(stage, i)) return make_uint4(0, 0, 0, 0);
+      const int8_t* from = source(operand, first, i) + stage * pitch;
+      if (aligned) return *reinterpret_cast<const uint4*>(from);
       // Rows that are no multiple of 16 bytes long begin anywhere.
-      constexpr int width = memory_depth % 16 == 0   ? 16
-                            : memory_depth % 8 == 0 ? 8
-                            : memory_depth % 4 == 0 ? 4
-                            : memory_depth % 2 == 0 ? 2
-                                                    : 1;
-      const int depth = stage * stage_depth + chunk(i) * 16;
-      int8_t bytes[16] = {};
+      constexpr int width = bytes % 8 == 0 ? 8 : bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1;
+      const int place = stage * pitch + chunk(i) * 16;
+      int8_t part[16] = {};
 #pragma unroll
       for (int j = 0; j < 16; j += width) {
-        if (depth + j < memory_depth) copy_bytes<width>(bytes + j, from + j);
+        if (place + j < bytes) copy_bytes<width>(part + j, from + j);
       }
-      value.x = pack4(bytes[0], bytes[1], bytes[2], bytes[3]);
-      value.y = pack4(bytes[4], bytes[5], bytes[6], bytes[7]);
-      value.z = pack4(bytes[8], bytes[9], bytes[10], bytes[11]);
-      value.w = pack4(bytes[12], bytes[13], bytes[14], bytes[15]);
-      return value;
+      return make_uint4(pack4(part[0], part[1], part[2], part[3]),
+                        pack4(part[4], part[5], part[6], part[7]),
+                        pack4(part[8], part[9], part[10], part[11]),
+                        pack4(part[12], part[13], part[14], part[15]));
     }
     static __device__ __forceinline__ void copy(shared_t to, const int8_t* operand, int first,
                                                 int stage) {
 #pragma unroll
       for (int i = 0; i < count; ++i) {
         if (!exists(i)) continue;
-        if (memory_depth % 16 == 0) {
-          copy16_async(to + target(i), source(operand, first, i) + stage * stage_depth,
-                       inside(stage, i));
+        if (aligned) {
+          copy16_async(to + target(i), source(operand, first, i) + stage * pitch, inside(stage, i));
         } else {
           store_shared16(to + target(i), load(operand, first, stage, i));
         }
@@ -200,60 +212,86 @@ struct Gemm {
       }
     }
   };
-  typedef Share<block_rows, M, lhs_depth, false> Lhs;
-  typedef Share<block_columns, N, K, direct> Rhs;
+  typedef Share<block_rows, M, lhs_depth, stage_depth, false> Lhs;
+  typedef Share<block_columns, N, rhs_bytes, rhs_pitch, direct> Rhs;
 
   // ---- From shared memory to registers ----------------------------------------------------------
 
+  // Where W is in half bytes, a word of `b` has a depth of 32, and two scales.
   struct Fragments {
     uint32_t a[row_tiles][step_depth / 8];
-    uint32_t b[column_tiles][step_depth / 16];
+    uint32_t b[column_tiles][halves ? 1 : step_depth / 16];
+    uint32_t scales[column_tiles];
   };
+
+  // What is multiplied, and where the tile begins.
+  struct Operands {
+    const int8_t* lhs;
+    const int8_t* rhs;
+    const uint8_t* scales;
+    int row;
+    int column;
+  };
+
+  // Which group of the depth this warp multiplies in a step.
+  static __device__ __forceinline__ int group(int stage, int step) {
+    return stage * (stage_depth / 32) + depth_part() * (warp_depth / 32) + step;
+  }
+
+  // Two scales of this lane's column of a tile; any where nothing is stored or A is 0.
+  static __device__ __forceinline__ uint32_t load_scales(const Operands& of, int tile, int group) {
+    int column = of.column + first_column() + permuted(tile, lane() / 4);
+    if (N % block_columns != 0 && column >= N) column = N - 1;
+    int pair = group / 2;
+    if (K % stage_depth != 0 && pair >= scale_bytes) pair = scale_bytes - 1;
+    return of.scales[static_cast<int64_t>(column) * scale_bytes + pair];
+  }
 
   // Where this lane's rows lie in a stage for the first step; `which` is a step's, and its address
   // differs in the permuted chunk only, which is an exclusive or.
   static __device__ __forceinline__ int lhs_place() {
     const int l = lane();
     const int chunk = depth_part() * (warp_depth / 16);
-    if (step_depth == 32) return place<false>(first_row() + l % 16, chunk + l / 16);
-    return place<false>(first_row() + l % (row_tiles > 1 ? 32 : 16), chunk);
+    if (step_depth == 32) return place<stage_depth, false>(first_row() + l % 16, chunk + l / 16);
+    return place<stage_depth, false>(first_row() + l % (row_tiles > 1 ? 32 : 16), chunk);
   }
   static __device__ __forceinline__ int rhs_place() {
     const int l = lane();
-    const int chunk = depth_part() * (warp_depth / 16);
+    const int chunk = depth_part() * (warp_depth * rhs_pitch / stage_depth / 16);
     const int operand = block_rows * stage_depth;
-    if (step_depth == 32) {
+    if (step_depth == 32 && !halves) {
       const int row = first_column() + permuted(l / 16, l % 8);
-      return operand + place<direct>(row, chunk + l / 8 % 2);
+      return operand + place<rhs_pitch, direct>(row, chunk + l / 8 % 2);
     }
     const int tile = l / 8 % (column_tiles > 2 ? 4 : 2);
-    return operand + place<direct>(first_column() + permuted(tile, l % 8), chunk);
+    return operand + place<rhs_pitch, direct>(first_column() + permuted(tile, l % 8), chunk);
   }
 
-  // Eight rows of a depth of 16 each, `tiles` of them from `row` on, four by each instruction.
-  template <int count, int width>
+  // Eight rows of 16 bytes each, from `row` on, four times by each instruction; a row has `pitch`.
+  template <int pitch, int count, int width>
   static __device__ __forceinline__ void load_column(uint32_t (&to)[count][width], shared_t row) {
     static_assert(width == 1 || width == 2, "rows of 8 or of 16");
     constexpr int matrices = count * width;
 #pragma unroll
     for (int i = 0; i + 4 <= matrices; i += 4) {
       uint32_t four[4];
-      ldmatrix_x4(four, row + i * 8 * stage_depth);
+      ldmatrix_x4(four, row + i * 8 * pitch);
 #pragma unroll
       for (int j = 0; j < 4; ++j) to[(i + j) / width][(i + j) % width] = four[j];
     }
     if (matrices % 4 == 2) {
       constexpr int i = matrices / 4 * 4;
       // Lanes of the upper half are given rows of the lower one, which exist.
-      const int back = count * width > 2 && lane() >= 16 ? 16 * stage_depth : 0;
+      const int back = count * width > 2 && lane() >= 16 ? 16 * pitch : 0;
       uint32_t two[2];
-      ldmatrix_x2(two, row + i * 8 * stage_depth - back);
+      ldmatrix_x2(two, row + i * 8 * pitch - back);
 #pragma unroll
       for (int j = 0; j < 2; ++j) to[(i + j) / width][(i + j) % width] = two[j];
     }
   }
 
-  static __device__ __forceinline__ void load_fragments(Fragments& to, shared_t lhs, shared_t rhs,
+  static __device__ __forceinline__ void load_fragments(Fragments& to, const Operands& of,
+                                                        shared_t lhs, shared_t rhs, int stage,
                                                         int step) {
     const int flip = step * step_depth;
     if constexpr (step_depth == 32) {
@@ -261,6 +299,16 @@ struct Gemm {
       for (int i = 0; i < row_tiles; ++i) {
         ldmatrix_x4(to.a[i], (lhs ^ flip) + i * 16 * stage_depth);
       }
+    } else {
+      load_column<stage_depth>(to.a, lhs ^ flip);
+    }
+    if constexpr (halves) {
+      load_column<rhs_pitch>(to.b, rhs ^ flip / 2);
+#pragma unroll
+      for (int j = 0; j < column_tiles; ++j) {
+        to.scales[j] = load_scales(of, j, group(stage, step));
+      }
+    } else if constexpr (step_depth == 32) {
 #pragma unroll
       for (int j = 0; j < column_tiles; j += 2) {
         uint32_t four[4];
@@ -271,22 +319,33 @@ struct Gemm {
         to.b[j + 1][1] = four[3];
       }
     } else {
-      load_column(to.a, lhs ^ flip);
-      load_column(to.b, rhs ^ flip);
+      load_column<stage_depth>(to.b, rhs ^ flip);
     }
   }
 
   typedef int32_t Sums[row_tiles][column_tiles][4];
 
-  static __device__ __forceinline__ void multiply_step(Sums& sums, const Fragments& from) {
-#pragma unroll
-    for (int i = 0; i < row_tiles; ++i) {
+  static __device__ __forceinline__ void multiply_step(Sums& sums, const Fragments& from, int stage,
+                                                       int step) {
+    if constexpr (halves) {
+      const int shift = group(stage, step) % 2 * 4;
 #pragma unroll
       for (int j = 0; j < column_tiles; ++j) {
-        if constexpr (step_depth == 32) {
-          mma_16x8x32<int8_t>(sums[i][j], from.a[i], from.b[j]);
-        } else {
-          mma_16x8x16<int8_t>(sums[i][j], from.a[i], from.b[j]);
+        uint32_t b[2];
+        widen_halves(b, from.b[j][0], (from.scales[j] >> shift & 15) + 1);
+#pragma unroll
+        for (int i = 0; i < row_tiles; ++i) mma_16x8x32<int8_t>(sums[i][j], from.a[i], b);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < row_tiles; ++i) {
+#pragma unroll
+        for (int j = 0; j < column_tiles; ++j) {
+          if constexpr (step_depth == 32) {
+            mma_16x8x32<int8_t>(sums[i][j], from.a[i], from.b[j]);
+          } else {
+            mma_16x8x16<int8_t>(sums[i][j], from.a[i], from.b[j]);
+          }
         }
       }
     }
@@ -295,9 +354,11 @@ struct Gemm {
   // ---- The product ------------------------------------------------------------------------------
 
   // Sums of the tile whose first entry is (row, column). `to` has `accumulators` entries of each
-  // thread; `shared` is aligned to 128 bytes and has shared_bytes.
+  // thread; `shared` is aligned to 128 bytes and has shared_bytes; `scales` are of half bytes.
   static __device__ __forceinline__ void multiply(int32_t* to, void* shared, const int8_t* lhs,
-                                                  const int8_t* rhs, int row, int column) {
+                                                  const void* rhs, int row, int column,
+                                                  const uint8_t* scales = nullptr) {
+    const Operands of = {lhs, static_cast<const int8_t*>(rhs), scales, row, column};
     const shared_t base = shared_address(shared);
     const shared_t lhs_base = base + lhs_place();
     const shared_t rhs_base = base + rhs_place();
@@ -305,14 +366,12 @@ struct Gemm {
     if constexpr (async_copies) {
 #pragma unroll
       for (int stage = 0; stage < stages - 1; ++stage) {
-        if (stage < stage_count) {
-          copy_stage(base + stage * stage_bytes, lhs, rhs, row, column, stage);
-        }
+        if (stage < stage_count) copy_stage(base + stage * stage_bytes, of, stage);
         commit_copies();
       }
-      run_async(sums, base, lhs_base, rhs_base, lhs, rhs, row, column);
+      run_async(sums, of, base, lhs_base, rhs_base);
     } else {
-      run_through_registers(sums, base, lhs_base, rhs_base, lhs, rhs, row, column);
+      run_through_registers(sums, of, base, lhs_base, rhs_base);
     }
 #pragma unroll
     for (int i = 0; i < accumulators; ++i) {
@@ -320,23 +379,20 @@ struct Gemm {
     }
   }
 
-  static __device__ __forceinline__ void copy_stage(shared_t to, const int8_t* lhs,
-                                                    const int8_t* rhs, int row, int column,
-                                                    int stage) {
-    Lhs::copy(to, lhs, row, stage);
-    Rhs::copy(to + block_rows * stage_depth, rhs, column, stage);
+  static __device__ __forceinline__ void copy_stage(shared_t to, const Operands& of, int stage) {
+    Lhs::copy(to, of.lhs, of.row, stage);
+    Rhs::copy(to + block_rows * stage_depth, of.rhs, of.column, stage);
   }
 
-  static __device__ __forceinline__ void run_async(Sums& sums, shared_t base, shared_t lhs_base,
-                                                   shared_t rhs_base, const int8_t* lhs,
-                                                   const int8_t* rhs, int row, int column) {
+  static __device__ __forceinline__ void run_async(Sums& sums, const Operands& of, shared_t base,
+                                                   shared_t lhs_base, shared_t rhs_base) {
     int read = 0;                              // bytes from the base to the stage that is read
     int write = (stages - 1) * stage_bytes;    // and to the one that is copied next
     if constexpr (steps % 2 == 0) {
       Fragments fragments[2];
       wait_copies<stages - 2>();
       __syncthreads();
-      load_fragments(fragments[0], lhs_base, rhs_base, 0);
+      load_fragments(fragments[0], of, lhs_base, rhs_base, 0, 0);
 #pragma unroll 1
       for (int stage = 0; stage < stage_count; ++stage) {
 #pragma unroll
@@ -347,18 +403,16 @@ struct Gemm {
             read = read == (stages - 1) * stage_bytes ? 0 : read + stage_bytes;
           }
           if (step < steps - 1 || stage < stage_count - 1) {
-            load_fragments(fragments[(step + 1) % 2], lhs_base + read, rhs_base + read,
-                           (step + 1) % steps);
+            load_fragments(fragments[(step + 1) % 2], of, lhs_base + read, rhs_base + read,
+                           stage + (step + 1) / steps, (step + 1) % steps);
           }
           // The stage that all warps have read is the next to be written.
           if (step == 0) {
-            if (stage + stages - 1 < stage_count) {
-              copy_stage(base + write, lhs, rhs, row, column, stage + stages - 1);
-            }
+            if (stage + stages - 1 < stage_count) copy_stage(base + write, of, stage + stages - 1);
             commit_copies();
             write = write == (stages - 1) * stage_bytes ? 0 : write + stage_bytes;
           }
-          multiply_step(sums, fragments[step % 2]);
+          multiply_step(sums, fragments[step % 2], stage, step);
         }
       }
     } else {
@@ -367,16 +421,14 @@ struct Gemm {
         wait_copies<stages - 2>();
         __syncthreads();
         Fragments fragments;
-        load_fragments(fragments, lhs_base + read, rhs_base + read, 0);
-        if (stage + stages - 1 < stage_count) {
-          copy_stage(base + write, lhs, rhs, row, column, stage + stages - 1);
-        }
+        load_fragments(fragments, of, lhs_base + read, rhs_base + read, stage, 0);
+        if (stage + stages - 1 < stage_count) copy_stage(base + write, of, stage + stages - 1);
         commit_copies();
-        multiply_step(sums, fragments);
+        multiply_step(sums, fragments, stage, 0);
 #pragma unroll
         for (int step = 1; step < steps; ++step) {
-          load_fragments(fragments, lhs_base + read, rhs_base + read, step);
-          multiply_step(sums, fragments);
+          load_fragments(fragments, of, lhs_base + read, rhs_base + read, stage, step);
+          multiply_step(sums, fragments, stage, step);
         }
         read = read == (stages - 1) * stage_bytes ? 0 : read + stage_bytes;
         write = write == (stages - 1) * stage_bytes ? 0 : write + stage_bytes;
@@ -385,30 +437,34 @@ struct Gemm {
     wait_copies<0>();
   }
 
-  static __device__ __forceinline__ void run_through_registers(Sums& sums, shared_t base,
-                                                               shared_t lhs_base, shared_t rhs_base,
-                                                               const int8_t* lhs, const int8_t* rhs,
-                                                               int row, int column) {
-    static_assert(async_copies || (steps % 2 == 0 && stages == 2), "two stages, even steps");
+  static __device__ __forceinline__ void run_through_registers(Sums& sums, const Operands& of,
+                                                               shared_t base, shared_t lhs_base,
+                                                               shared_t rhs_base) {
+    static_assert(async_copies || stages == 2, "two stages");
+    // Fragments are loaded a step ahead, of which two places need an even number.
+    constexpr bool ahead = steps % 2 == 0;
     uint4 next_lhs[Lhs::count];
     uint4 next_rhs[Rhs::count];
-    Lhs::fetch(next_lhs, lhs, row, 0);
-    Rhs::fetch(next_rhs, rhs, column, 0);
+    Lhs::fetch(next_lhs, of.lhs, of.row, 0);
+    Rhs::fetch(next_rhs, of.rhs, of.column, 0);
     Lhs::keep(base, next_lhs);
     Rhs::keep(base + block_rows * stage_depth, next_rhs);
     __syncthreads();
     Fragments fragments[2];
-    load_fragments(fragments[0], lhs_base, rhs_base, 0);
+    if (ahead) load_fragments(fragments[0], of, lhs_base, rhs_base, 0, 0);
     int read = 0;
 #pragma unroll 1
     for (int stage = 0; stage < stage_count; ++stage) {
       const bool more = stage + 1 < stage_count;
       if (more) {
-        Lhs::fetch(next_lhs, lhs, row, stage + 1);
-        Rhs::fetch(next_rhs, rhs, column, stage + 1);
+        Lhs::fetch(next_lhs, of.lhs, of.row, stage + 1);
+        Rhs::fetch(next_rhs, of.rhs, of.column, stage + 1);
       }
 #pragma unroll
       for (int step = 0; step < steps; ++step) {
+        if (!ahead) {
+          load_fragments(fragments[step % 2], of, lhs_base + read, rhs_base + read, stage, step);
+        }
         if (step == steps - 1) {
           read = stage_bytes - read;
           if (more) {
@@ -417,11 +473,11 @@ struct Gemm {
           }
           __syncthreads();
         }
-        if (step < steps - 1 || more) {
-          load_fragments(fragments[(step + 1) % 2], lhs_base + read, rhs_base + read,
-                         (step + 1) % steps);
+        if (ahead && (step < steps - 1 || more)) {
+          load_fragments(fragments[(step + 1) % 2], of, lhs_base + read, rhs_base + read,
+                         stage + (step + 1) / steps, (step + 1) % steps);
         }
-        multiply_step(sums, fragments[step % 2]);
+        multiply_step(sums, fragments[step % 2], stage, step);
       }
     }
   }

@@ -276,6 +276,16 @@ __device__ __forceinline__ uint32_t pack4(int32_t x0, int32_t x1, int32_t x2, in
          (static_cast<uint32_t>(x2) & 0xff) << 16 | static_cast<uint32_t>(x3) << 24;
 }
 
+// The numbers that both halves of four bytes stand for: (half byte - 8) times a scale, 1 to 16. The
+// product, and 128 - 8 times the scale more, is 0 to 255: four of them in one do not meet. The last
+// 128 is a sign.
+__device__ __forceinline__ void widen_halves(uint32_t (&to)[2], uint32_t bytes, uint32_t scale) {
+  constexpr uint32_t every = 0x01010101u;
+  const uint32_t offset = 128 * every - 8 * every * scale;
+  to[0] = ((bytes & 15 * every) * scale + offset) ^ 128 * every;
+  to[1] = ((bytes >> 4 & 15 * every) * scale + offset) ^ 128 * every;
+}
+
 // ---- Arithmetic ---------------------------------------------------------------------------------
 
 // The argument. TVM's simplifier sees a call of which it knows nothing.
