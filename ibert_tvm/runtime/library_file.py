@@ -220,6 +220,13 @@ def _check_tokens(function: FunctionRecord, inputs: int) -> None:
         raise ValueError(f"function {function.name} has no place for all tokens")
 
 
+def _check_launches(launches: JsonObject) -> None:
+    """Whether blocks share rows by three numbers, where they do."""
+    for name, launch in launches.items():
+        if len(launch.get("rows", (1, 1, 1))) != 3:
+            raise ValueError(f"kernel {name} has {launch['rows']} for its rows")
+
+
 def parse_metadata(file: Path, document: JsonObject, weight_bytes: int) -> LibraryMetadata:
     """Make records of a document that was checked with `SCHEMA`.
 
@@ -242,6 +249,7 @@ def parse_metadata(file: Path, document: JsonObject, weight_bytes: int) -> Libra
         raise ValueError("no function is listed")
     for function in functions:
         _check_tokens(function, len(document["inputs"]))
+    _check_launches(document.get("cuda", {}).get("launches", {}))
     return LibraryMetadata(
         path=file,
         target=dict(document["target"]),

@@ -238,6 +238,10 @@ def test_a_library_without_a_seal(tmp_path: Path, library_path: Path) -> None:
     assert _refusal(path).startswith("no seal is at its end, with the hashes of its parts: ")
 
 
+def _packed(**tokens: object) -> dict[str, object]:
+    return {"name": "a", "batch": 2, "seq_len": 8, "tokens": {"kept": [], **tokens}}
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -248,6 +252,13 @@ def test_a_library_without_a_seal(tmp_path: Path, library_path: Path) -> None:
         ({"tokenizer": [1]}, "tokenizer: it is [1]; an object or null is needed"),
         ({"info": {"outputs": 3}}, ""),
         ({"cuda": {"architectures": 3}}, "cuda.architectures: it is 3; a list is needed"),
+        (
+            {"cuda": {"launches": {"k": {"blocks": [1, 1, 1], "rows": [1, 4]}}}},
+            "kernel k has [1, 4] for its rows",
+        ),
+        ({"functions": [_packed(mask=9, buckets=[8, 16])]}, "function a has no place for all"),
+        ({"functions": [_packed(mask=0, buckets=[8, 12])]}, "function a has no place for all"),
+        ({"functions": [_packed(mask=0, buckets=[0, 16])]}, "functions[0].tokens.buckets[0]: it"),
     ],
 )
 def test_metadata_that_are_none(changed: Changed, change: dict[str, object], why: str) -> None:
