@@ -142,6 +142,7 @@ def test_kernels_of_linux_boards_are_counted_alike() -> None:
     assert (counts.floating_point, counts.unknown) == (0, 0)
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", examples(command.TARGETS, "rpi4", "cortex-m4", otherwise="record"))
 def test_whole_models_execute_no_floating_point_instruction(name: str, tmp_path: Path) -> None:

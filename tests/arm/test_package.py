@@ -157,6 +157,7 @@ def test_c_sources_are_bit_exact(package: Compile, tmp_path: Path, target: str, 
 _LEVELS = ("-O2", "-Os", "-O1", "-O3", "-Og", "-O0", "-O2 -fno-inline")
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("target", "emit"), [("cortex-m4", "c"), ("rv32imc", "c")])
 def test_the_stack_of_c_sources_is_bounded_at_any_level(
@@ -233,6 +234,7 @@ def test_code_is_smaller_than_64_kb(package: Compile, target: str) -> None:
     assert flash["code"] + flash["constants"] < 64 * 1024
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_floating_point_in_the_linked_firmware(

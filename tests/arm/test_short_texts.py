@@ -24,6 +24,7 @@ LENGTH = 32
 TARGETS = ["cortex-m0", "cortex-m3", "cortex-m4", "cortex-m55", "rv32imc"]
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_short_text_takes_the_instructions_of_its_tokens(name: str, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def _compiler():
 
 
 # By default the C program below shows it, on one batch.
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "target", "masked"),

@@ -43,6 +43,7 @@ def turns_of_kernels() -> dict[str, tuple[int, int]]:
     return turns
 
 
+@pytest.mark.slow_cases(1)
 @SLOW
 @pytest.mark.parametrize(
     ("name", "target"),
@@ -70,7 +71,7 @@ def test_encoders(name: str, target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "bits"), [("t4", 8), ("a100", 4), ("h100", 8)])
+@pytest.mark.parametrize(("target", "bits"), [("t4", 8), ("h100", 8), ("a100", 4)])
 def test_bert(target: str, bits: int, tmp_path: Path) -> None:
     model = small_bert(layers=2)
     if bits == 4:
@@ -123,6 +124,7 @@ def test_models_of_every_family(case: tuple[str, ...], tmp_path: Path) -> None:
     check(library, model.quantised, model.inputs(batch, length, 4, 7))
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["t4", "a100"])
 def test_bert_does_nothing_that_a_gpu_does_not_forgive(

@@ -182,6 +182,7 @@ def test_tables_are_as_long_as_the_configuration_says() -> None:
     np.testing.assert_allclose(run(model, longest), wanted.numpy(), atol=1e-3)
 
 
+@pytest.mark.slow_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamo", [False, True])
 @pytest.mark.parametrize("kind", [modules.Halves, modules.Neighbours])
