@@ -118,13 +118,9 @@ def begin(model: IntegerModel, calibration: Calibration, seq_len: int) -> None:
     table, now = model.table(), model.weights()
     groups: dict[str, Longs] = {}
     changed: dict[str, torch.Tensor] = {}
-    for before, step in zip(wide.program.steps, narrow.program.steps, strict=True):
-        if not isinstance(step.operator, NibbleLinear):
-            continue
-        layer, operands = step.name, dict(step.operands)
-        packed, scales, bias = (
-            narrow.parameters[operands[k]] for k in ("weight", "scales", "bias")
-        )
+    steps_of = {s.name: s for s in narrow.program.steps if isinstance(s.operator, NibbleLinear)}
+    for layer, step in steps_of.items():
+        packed, scales = (narrow.parameters[step.operands[k]] for k in ("weight", "scales"))
         rows, operand = table.weights[layer], table.matmul[model.reads(layer)]
         channels = rows.values.shape[1]
         groups[layer] = nibbles.unpack_scales(scales, channels)
@@ -137,12 +133,20 @@ def begin(model: IntegerModel, calibration: Calibration, seq_len: int) -> None:
         reach = _WITHIN * steps
         weight = now[names["weight"]].detach().cpu() / unit
         changed[names["weight"]] = weight.clamp(values - reach, values + reach) * unit
-        if "bias" in names:
-            moved = bias - wide.parameters[before.operands["bias"]].astype(np.float64)
-            real = torch.from_numpy(moved * rows.scale * operand.scale)
-            changed[names["bias"]] = now[names["bias"]].detach().cpu() + real
     model.set_weights(changed)
     model.set_groups(groups)
+    # What an operand's zero point adds is folded in the biases, of the new weights by now.
+    folded, changed = model.quantized(), {}
+    for step in folded.program.steps:
+        names = model.weights_of(step.name) if step.name in steps_of else {}
+        if "bias" in names:
+            bias = narrow.parameters[steps_of[step.name].operands["bias"]].astype(np.float64)
+            moved = bias - folded.parameters[step.operands["bias"]]
+            unit = table.weights[step.name].scale * table.matmul[model.reads(step.name)].scale
+            changed[names["bias"]] = now[names["bias"]].detach().cpu() + torch.from_numpy(
+                moved * unit
+            )
+    model.set_weights(changed)
 
 
 def hidden_distance(

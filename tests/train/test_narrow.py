@@ -10,7 +10,7 @@ import torch
 
 import ibert_tvm as ibert
 from ibert_tvm.model.trained_scales import nearest_in_groups
-from ibert_tvm.quantization.narrow_weights import narrow_rows, with_narrow_weights
+from ibert_tvm.quantization.narrow_weights import narrow_rows, samples, with_narrow_weights
 from ibert_tvm.quantization.word_table import with_word_bits
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.operators.linear import NibbleLinear
@@ -76,7 +76,20 @@ def test_steps_score_and_deploy_the_same_integers(name: str, tmp_path: Path) -> 
     source = MODELS[name]()
     head = HEADS.get(name)
     first = prepare(source, "accurate", CALIBRATION, head=head, split_channels=False)
+    wanted = with_narrow_weights(first.quantized(), samples(first.quantized(), CALIBRATION, 16))
     begin(first, CALIBRATION, 16)
+    # It begins with what rounding after training gives, biases by which that makes up, too.
+    found = first.quantized()
+    for step, other in zip(found.program.steps, wanted.program.steps, strict=True):
+        if isinstance(other.operator, NibbleLinear):
+            own = {k: wanted.parameters[v] for k, v in other.operands.items() if k != "x"}
+            weight = found.parameters[step.operands["weight"]]
+            again = other.operator.matrix(own, weight.shape[1])
+            np.testing.assert_array_equal(weight, again, err_msg=step.name)
+            bias = found.parameters[step.operands["bias"]]
+            # The model has no bias of some layers: those stay 0.
+            if first.weights_of(step.name)["bias"] not in first.frozen:
+                np.testing.assert_allclose(bias, own["bias"], atol=1, err_msg=step.name)
     first.save(tmp_path / "first")
     model = prepare(tmp_path / "first", head=head, word_table_bits=4)
     assert model.group_scales.integers().keys() == first.group_scales.integers().keys()
