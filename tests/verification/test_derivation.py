@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import ibert_tvm as ibert
 from ibert_tvm.common.errors import LibraryError, TargetError
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.verification import artefacts, verify
 from ibert_tvm.verification.artefacts import CompiledLibrary, check_derived
 from tests.artefact.conftest import make_quantized
+from tests.cache import compiled_once
 
 from .mutants import CHANGES, Mutants, rewritten
 
@@ -25,9 +25,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def library(folder: Path) -> Path:
-    model = QuantizedModel.load(folder)
-    compiled = ibert.compile(model, "x86-64", [(1, 8)], runtime="none")
-    return compiled.export(folder.parent / "tiny.so")
+    return compiled_once(QuantizedModel.load(folder), "x86-64", [(1, 8)], runtime="none")
+
+
+@pytest.fixture(scope="module")
+def again(library: Path, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the model gives, made once for all mutants."""
+    compiled = CompiledLibrary(library, False, None, None)
+    return compiled.made_again(QuantizedModel.load(folder), tmp_path_factory.mktemp("again"))
 
 
 def _findings(path: Path, folder: Path) -> tuple[str, ...]:
@@ -83,6 +88,7 @@ def test_a_row_of_the_table_and_exchanged_words(
 )
 def test_no_mutant_passes(
     library: Path,
+    again: Path,
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -91,7 +97,6 @@ def test_no_mutant_passes(
 ) -> None:
     """Each is refused when it is read, or differs from what the model gives."""
     model, mutants = QuantizedModel.load(folder), Mutants(library)
-    again = CompiledLibrary(library, False, None, None).made_again(model, tmp_path)
     monkeypatch.setattr(CompiledLibrary, "made_again", lambda *_: again)
     for seed in range(count):
         path = mutants.write(CHANGES[kind], seed, tmp_path / "mutant.so")

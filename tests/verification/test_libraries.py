@@ -23,6 +23,7 @@ from ibert_tvm.targets.aot import lower
 from ibert_tvm.targets.library_audit import audit_library, read_listing
 from ibert_tvm.verification import Certificate, verify
 from tests.artefact.conftest import make_quantized
+from tests.cache import compiled_in_memory_once, compiled_once
 
 LIBRARY_CHECKS = [
     *("digests", "tokenizer", "made from the model"),
@@ -39,9 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def libraries(folder: Path) -> dict[str, Path]:
     model = QuantizedModel.load(folder)
     return {
-        runtime: ibert.compile(model, "host", [(1, 8), (2, 4)], runtime=runtime).export(
-            folder.parent / f"{runtime}.so"
-        )
+        runtime: compiled_once(model, "host", [(1, 8), (2, 4)], runtime=runtime)
         for runtime in ("tvm", "none")
     }
 
@@ -125,7 +124,7 @@ def test_the_library_of_another_tokenizer(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_planted_float(folder: Path, tmp_path: Path) -> None:
-    compiled = ibert.compile(QuantizedModel.load(folder), "x86-64", [(1, 8)], runtime="none")
+    compiled = compiled_in_memory_once(QuantizedModel.load(folder), "x86-64", [(1, 8)])
     assert compiled.bare is not None
     planted = (
         "\n__attribute__((constructor)) static void planted(void) {"
