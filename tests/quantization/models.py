@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
 import numpy as np
 
 from ibert_tvm.frontend import CanonicalModel, load
 from ibert_tvm.model.artefact import QuantizedModel
 from ibert_tvm.relay_passes.integer.evaluate import evaluate
+from tests.cache import remembered
 from tests.canonical.reference import run
 
 ARCHITECTURES = ("bert", "roberta", "distilbert", "electra")
 
 
-@cache
+@remembered
 def random_model(architecture: str) -> CanonicalModel:
     """BERT embedding sentences, RoBERTa classifying them, and so on: every head is different.
 

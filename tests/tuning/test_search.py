@@ -34,6 +34,7 @@ def test_the_default_comes_first_and_nothing_twice() -> None:
     assert search.propose(5, set(search.space)) == []
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_search() -> None:
     tiles = [
         [candidate.tile for candidate in _search(seed).propose(4, set())] for seed in (1, 1, 2)
