@@ -94,12 +94,15 @@ def test_main_loops_on_a_t4_are_bounded_by_tensor_cores() -> None:
     # IMMA.8816 takes four cycles of a partition, everything else a slot of these. Warp tiles of
     # 64 x 64, and of 64 x 32, leave two thirds of the slots to other blocks' epilogues.
     loops = main_loops(compiled("t4").listing)
+    halves = loops.pop("halves")
     shares = {name: loop["IMMA"] / loop.total() for name, loop in loops.items()}
     assert min(shares.values()) > 0.7
     assert shares["intermediate"] > 0.8
     # Shared memory gives 64 bytes in a cycle; an ldmatrix x4 takes 512, a store of 16 bytes too.
     moved = {name: 512 * (loop["LDSM"] + loop["STS"]) / 64 for name, loop in loops.items()}
     assert moved["intermediate"] / loops["intermediate"]["IMMA"] < 0.8
+    # What widens half bytes fits in half of the slots that a product leaves.
+    assert halves.total() - halves["IMMA"] < 1.5 * halves["IMMA"]
 
 
 # Hidden and feed-forward sizes of BERT-Base and BERT-Large, and the rows of the paper's 16 cells.
