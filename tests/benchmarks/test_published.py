@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ibert_tvm as ibert
-from benchmarks.arm.models import SPECS, count_model
+from benchmarks.arm.kernels import CASES
+from benchmarks.arm.models import SPECS, count_model, quantise
 from benchmarks.arm.published import FIGURES, ROOT, Figure, rewritten, stored, whole_models
+from benchmarks.arm.running import count_kernel
 from benchmarks.models import Cell, calibration_texts, model_folder
+from ibert_tvm.targets.processors import PROCESSORS
 from tests.arm.tools import board, needs
 
 
@@ -45,6 +50,57 @@ def test_the_published_counts_are_those_of_now(what: str, cache: Path) -> None:
     board(target)
     needs("llvm-objdump")
     assert again(cache) == pytest.approx(number, rel=0.002)
+
+
+KERNELS = stored()["arm"]["kernels"]
+BARE = [
+    one.name for one in PROCESSORS if one.emulator and one.elf_machine and one.system != "linux"
+]
+
+
+def published_kernels() -> Iterator[dict[str, Any]]:
+    """On each processor without a system the matrix product, and the kernel counted soonest."""
+    for name in BARE:
+        rows = [row for row in KERNELS if row["target"] == name]
+        yield from (row for row in rows if row["kernel"] == CASES[0].name)
+        yield from sorted(rows, key=lambda row: row["seconds"])[:1]
+
+
+@pytest.mark.slow
+@pytest.mark.slow_cases(100)
+@pytest.mark.parametrize(
+    "row", published_kernels(), ids=lambda row: f"{row['target']} {row['kernel']}"
+)
+def test_kernels_take_the_published_counts(row: dict[str, Any]) -> None:
+    """A change of a kernel makes tables stale: `python -m benchmarks.arm` counts again."""
+    target = board(row["target"])
+    needs("llvm-objdump")
+    (case,) = (case for case in CASES if case.name == row["kernel"])
+    counts = count_kernel(case.build(target), target)
+    assert counts.instructions == pytest.approx(row["instructions"], rel=0.002)
+    assert counts.floating_point == row["floating_point"] == 0
+
+
+BORROWED = [name for name in BARE if not any(row["target"] == name for row in KERNELS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BORROWED)
+def test_processors_with_the_code_of_others_execute_no_floating_point(name: str) -> None:
+    target = board(name)
+    needs("llvm-objdump")
+    counts = count_kernel(CASES[0].build(target), target)
+    assert counts.instructions > 0
+    assert counts.floating_point == counts.unknown == 0
+
+
+@pytest.mark.record
+@pytest.mark.parametrize("name", BORROWED)
+def test_models_with_the_code_of_others_execute_no_floating_point(name: str, cache: Path) -> None:
+    needs("llvm-objdump")
+    target, spec = board(name), SPECS["bert-tiny"]
+    counted = count_model(spec.name, quantise(spec, cache), Cell(1, 32), target)
+    assert counted["floating_point"] == counted["unknown"] == 0
 
 
 def test_tables_and_documents_were_measured_with_the_same_code() -> None:

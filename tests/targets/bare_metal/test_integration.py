@@ -2,6 +2,7 @@
 
 CMake and pkg-config are the real ones. Zephyr's and ESP-IDF's functions are stood in for by a few
 lines of CMake that do what these do; Arduino and CMSIS-Pack by a build of what their files name.
+`test_sdks` does the same with the real ones, where a machine has them.
 """
 
 from __future__ import annotations
@@ -137,15 +138,19 @@ def test_a_library_of_arduino(package: Package, tmp_path: Path) -> None:
 def test_a_component_of_a_cmsis_pack(package: Package, tmp_path: Path, target: str) -> None:
     folder, (compiler, *flags) = package(target), _flags(target)
     (description,) = folder.glob("*.pdsc")
-    files = list(ElementTree.parse(description).iter("file"))
+    component = ElementTree.parse(description)
+    files = list(component.iter("file"))
     (tmp_path / "main.c").write_text(_MAIN)
+    (tmp_path / "Pre_Include.h").write_text(
+        component.findtext(".//Pre_Include_Local_Component_h", "")
+    )
     includes = [f"-I{folder / file.attrib['name']}" for file in files
                 if file.attrib["category"] == "include"]  # fmt: skip
     built = [folder / file.attrib["name"] for file in files
              if file.attrib["category"] in ("sourceC", "library")]  # fmt: skip
     last = [] if target == "c99" else ["-lgcc"]
-    _run(compiler, *flags, "-fno-strict-aliasing", *includes, tmp_path / "main.c", *built, *last,
-         "-o", tmp_path / "app")  # fmt: skip
+    _run(compiler, *flags, "-include", tmp_path / "Pre_Include.h", *includes, tmp_path / "main.c",
+         *built, *last, "-o", tmp_path / "app")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BUILD_SYSTEMS)
