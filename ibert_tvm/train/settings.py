@@ -15,7 +15,7 @@ BITS = ("8", "4")
 # What rounds to 4 bits has steps sixteen times as long; decay would pull all weights inwards.
 _BY_BITS: dict[str, dict[str, float]] = {
     "8": {"learning_rate": 2e-6, "scale_learning_rate": 1e-2, "weight_decay": 0.1},
-    "4": {"learning_rate": 5e-5, "scale_learning_rate": 1e-3, "weight_decay": 0.0},
+    "4": {"learning_rate": 3e-5, "scale_learning_rate": 1e-3, "weight_decay": 0.0},
 }
 
 
@@ -42,7 +42,7 @@ class FinetuneSettings:
     float_learning_rate
         Largest one in float.
     learning_rate
-        Largest one with integers; the paper has 5e-7 to 2e-6. [default: 2e-6; 5e-5 with --weights
+        Largest one with integers; the paper has 5e-7 to 2e-6. [default: 2e-6; 3e-5 with --weights
         4]
     scale_learning_rate
         Largest one of the logarithms of scales, where they are trained. [default: 1e-2; 1e-3 with
