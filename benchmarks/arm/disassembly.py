@@ -192,7 +192,9 @@ def _disassemble(path: Path, machine: str, description: TargetDescription) -> It
     features = [_FEATURES.get(machine, ""), *map(str, description.tvm_target.get("mattr", ()))]
     listed = ",".join(name for name in features if name and name != "+soft-float")
     options = ["-d", "--no-show-raw-insn", "--no-leading-headers", f"--mattr={listed}"]
-    if processor := description.tvm_target.get("mcpu"):
+    named = (flag.partition("-mcpu=")[2] for flag in description.compiler_flags)
+    # The compiler's name: LLVM 14 knows no Cortex-M85 either.
+    if processor := next(filter(None, named), description.tvm_target.get("mcpu")):
         options.append(f"--mcpu={processor}")
     done = subprocess.run(
         [program, *options, str(path)], capture_output=True, text=True, check=False

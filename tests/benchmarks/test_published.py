@@ -81,12 +81,7 @@ def test_kernels_take_the_published_counts(row: dict[str, Any]) -> None:
     assert counts.floating_point == row["floating_point"] == 0
 
 
-# The plugin that counts sees no return from kernels for an M85.
-BORROWED = [
-    name
-    for name in BARE
-    if not any(row["target"] == name for row in KERNELS) and name != "cortex-m85"
-]
+BORROWED = [name for name in BARE if not any(row["target"] == name for row in KERNELS)]
 
 
 @pytest.mark.slow
