@@ -175,7 +175,7 @@ def e5_folder(data: bytes, folder: Path) -> None:
     data : bytes
         ``e5-small-q4.bin``.
     folder : Path
-        Gets ``config.json``, ``model.safetensors`` and ``tokenizer.json``.
+        Gets ``config.json``, ``model.safetensors``, ``tokenizer.json`` and its settings.
 
     Raises
     ------
@@ -202,6 +202,14 @@ def e5_folder(data: bytes, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     save_file(_weights(packed), folder / "model.safetensors", {"format": "pt"})
     _tokenizer(packed).save(str(folder / "tokenizer.json"))
+    # Without a class transformers would read the tokenizer as BERT's, by the type of the model.
+    tokens = {"cls": "bos", "sep": "eos", "pad": "pad", "unk": "unk"}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": packed.sizes["positions"],
+        **{f"{key}_token": packed.pieces[packed.special[name]][0] for key, name in tokens.items()},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 def mpnet_folder(parts: list[bytes], folder: Path) -> None:

@@ -76,6 +76,11 @@ def test_blocks_of_four_bits_become_the_numbers_that_they_stand_for(tmp_path):
     )
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert tokenizer.encode("a ab").tokens == ["<s>", "▁a", "▁a", "b", "</s>"]
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert (settings["tokenizer_class"], settings["cls_token"]) == (
+        "PreTrainedTokenizerFast",
+        "<s>",
+    )
 
 
 def test_another_format_is_refused(tmp_path):

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from .blocks import REASONS, ROOT, blocks, commands, prepare, run, script
 
@@ -167,3 +168,9 @@ def test_the_readme_does_what_it_says_with_a_real_model(tmp_path: Path) -> None:
     prepare(tmp_path)
     done = run(ROOT / "README.md", tmp_path, find_model(), minutes=True)
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+
+
+def test_the_version_is_that_of_the_last_release() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(r"^## \[(\d.*?)\]", changes, re.MULTILINE)[1] == project["version"]
