@@ -68,6 +68,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     return made
 
 
+@pytest.mark.slow_cases(len(FIRST))
 @pytest.mark.parametrize("path", FIRST, ids=lambda path: path.stem)
 def test_documents_do_what_they_say(
     path: Path, runtime: Installation, setup: Installation, tmp_path: Path
