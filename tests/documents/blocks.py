@@ -20,6 +20,7 @@ MINUTES = "takes minutes"
 INSTALLS = "installs packages"
 REASONS = (
     MINUTES,
+    "takes an hour",
     INSTALLS,
     "needs the data of a task",
     "needs a model of yours",
