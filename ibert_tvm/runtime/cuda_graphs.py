@@ -26,6 +26,8 @@ class _KernelNode(ctypes.Structure):
         ("kernel", _pointer),
         ("context", _pointer),
     )
+    function: int | None
+    kernel: int | None
     x: int
 
 
@@ -68,7 +70,11 @@ class GraphEditor:
                 continue
             launch, name = _KernelNode(), ctypes.c_char_p()
             self._call("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(launch))
-            self._call("cuFuncGetName", ctypes.byref(name), _pointer(launch.function))
+            # A kernel of a library that the driver loads lazily is no function of a module.
+            if launch.function:
+                self._call("cuFuncGetName", ctypes.byref(name), _pointer(launch.function))
+            else:
+                self._call("cuKernelGetName", ctypes.byref(name), _pointer(launch.kernel))
             wanted = blocks((name.value or b"").decode(), launch.x)
             if wanted != launch.x:
                 launch.x = wanted
