@@ -69,6 +69,7 @@ def test_a_driver_that_changes_no_graph(failing: str, messages: Messages) -> Non
         "cuGraphNodeGetType": lambda *_: 0,  # a kernel
         "cuGraphKernelNodeGetParams_v2": lambda *_: 0,
         "cuFuncGetName": lambda *_: 0,
+        "cuKernelGetName": lambda *_: 0,
         "cuGraphExecKernelNodeSetParams_v2": lambda *_: 0,
     }
     GraphEditor(SimpleNamespace(**done)).set_blocks(1, 2, lambda _name, most: most + 1)
