@@ -69,7 +69,7 @@ def command(
     --------
     ibert finetune MODEL --data train.tsv --dev dev.tsv -o tuned
     ibert finetune MODEL --data texts.txt --distill embeddings -o tuned
-    ibert finetune MODEL --data texts.txt --distill embeddings --weights 4 -o tuned
+    ibert finetune MODEL --data t.txt --distill embeddings --weights 4 -o tuned
     """
     from ..common.extras import require
     from ..tasks import checked_columns, task_of

@@ -20,6 +20,7 @@ import torch
 from transformers.utils import ModelOutput
 
 from ibert_tvm.relay_passes.canonical.evaluate import FloatModel
+from ibert_tvm.relay_passes.canonical.operators.norms import Norm
 from ibert_tvm.relay_passes.integer.relax_ops import read_program
 from ibert_tvm.relay_passes.lower import lower_to_integer, requirements
 from ibert_tvm.relay_passes.lower.required_scales import live_calls
@@ -38,9 +39,9 @@ from ..model.artefact import QuantizedModel, with_steps
 from ..model.trained_scales import FILE, TrainedScales
 from ..quantization import quantize
 from ..quantization.word_table import WORDS, narrow_words
+from .group_scales import GroupScales, word_rows
 from .integers import IntegerProgram
 from .losses import loss_of
-from .narrow import GroupScales, norms, word_rows
 from .sources import WeightSource, weight_sources
 from .straight_through import FloatTwin, Reading, readings, replaced
 
@@ -160,8 +161,8 @@ class IntegerModel(torch.nn.Module):
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Canonical names of the values between the parts of layers."""
-        return norms(self._steps)
+        """Canonical names of the values between the parts of layers: outputs of norms."""
+        return tuple(s.operator.name for s in self._steps if isinstance(s.operator, Norm))
 
     def set_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """Change canonical weights; those that were computed of others stay as they are."""

@@ -16,7 +16,8 @@ from ibert_tvm.relay_passes.integer.evaluate import evaluate
 from ibert_tvm.relay_passes.integer.operators.linear import NibbleLinear
 from ibert_tvm.relay_passes.quantization_table import WeightQuant
 from ibert_tvm.relay_passes.spec import nibbles
-from ibert_tvm.train.narrow import GroupScales, begin, hidden_distance
+from ibert_tvm.train.group_scales import GroupScales
+from ibert_tvm.train.narrow import begin, hidden_distance
 from ibert_tvm.train.preparation import prepare
 from tests.train.small import HEADS, MODELS, batch, tensors
 
