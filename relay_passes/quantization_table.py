@@ -356,6 +356,9 @@ class WeightQuant:
         int8 or int16 [N, K].
     scale
         float64 [N]: ``weight[n, k] = values[n, k] * scale[n]``.
+    trained
+        Whether training computed with these integers: what they stand for are the weights then, and
+        the model's own only say where training goes on.
 
     Raises
     ------
@@ -365,6 +368,7 @@ class WeightQuant:
 
     values: NDArray[np.int8 | np.int16]
     scale: NDArray[np.float64]
+    trained: bool = False
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values)

@@ -372,7 +372,7 @@ def _linear(
     if quant.channel_divisor is not None:
         matrix = matrix * quant.channel_divisor.astype(np.float32)
     if groups is not None:
-        return WeightQuant(nearest_in_groups(matrix, scale, groups), scale)
+        return WeightQuant(nearest_in_groups(matrix, scale, groups), scale, trained=True)
     rounded = nearest(matrix, scale)
     return WeightQuant(rounded if quant.splits is None else rounded[:, quant.columns], scale)
 

@@ -34,9 +34,9 @@ def linear(node: Node[Linear]) -> IntegerValue:
     point z of x is folded in the bias, ``round(b / (S_x S_w[n])) - z sum_k w[n, k]``, and x's
     channel divisors are in the weights already. Of a table that is `centred`, the bias also takes
     what rounding adds to x in the mean. What the table takes off x (`QuantizationTable.offsets`)
-    is multiplied by the float weights and added to the bias; what it takes off y comes off the
-    bias. The bound of every channel is computed from its weights and
-    must fit int32::
+    is multiplied by the float weights, or by trained integers, and added to the bias; what it takes
+    off y comes off the bias. The bound of every channel is computed from its weights and must fit
+    int32::
 
         y = linear(x, W, b)  →  y = integer.linear(x_8, W_s8, bias_s32)      # S_x * S_w[n]
 
@@ -77,7 +77,7 @@ def accumulator(node: Node[Linear], bias_integers: Bias) -> Form:
     if taken is not None:
         floats = floats - taken
     if source.offset is not None:
-        floats = floats + node.weight(1) @ source.offset
+        floats = floats + _multiplied(node, rows, quant) @ source.offset
     if source.row_magnitude is not None:
         unit, shift = float(source.scale[0]), product_shift(rows.values.shape[1])
         restored = ActivationQuant(unit * 2.0**shift, -source.magnitude, source.magnitude)
@@ -98,6 +98,14 @@ def accumulator(node: Node[Linear], bias_integers: Bias) -> Form:
         form = _product(node, source, rows, integers, parameter, scale)
     # Of what something is taken off, only a reader that makes up for it may take the integers.
     return form if taken is None else replace(form, offset=taken, readable=False)
+
+
+def _multiplied(node: Node[Linear], rows: WeightQuant, quant: ActivationQuant) -> Reals:
+    """Weights that a constant part of x is multiplied by, [N, K]."""
+    if not rows.trained:
+        return node.weight(1)
+    weight = rows.values * rows.scale[:, None]
+    return weight if quant.channel_divisor is None else weight / quant.channel_divisor
 
 
 def _product(
