@@ -100,7 +100,9 @@ def accumulator(node: Node[Linear], bias_integers: Bias) -> Form:
     return form if taken is None else replace(form, offset=taken, readable=False)
 
 
-def _multiplied(node: Node[Linear], rows: WeightQuant, quant: ActivationQuant) -> Reals:
+def _multiplied(
+    node: Node[Linear], rows: WeightQuant, quant: ActivationQuant
+) -> NDArray[np.floating]:
     """Weights that a constant part of x is multiplied by, [N, K]."""
     if not rows.trained:
         return node.weight(1)
