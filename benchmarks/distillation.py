@@ -30,7 +30,7 @@ import numpy as np
 
 from .models import MODELS, calibration_texts, model_folder
 from .report import machine_lines, table
-from .store import new_result, save
+from .store import new_result, save, save_with_text
 from .texts import HALVES, documentation, texts
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ def main(arguments: list[str] | None = None) -> int:
         result["seeds"].append(tune(start, source, options, seed))
         save(result, options.output)
     text = _markdown(result)
-    options.output.with_suffix(".md").write_text(text, encoding="utf-8")
+    save_with_text(result, text, options.output.with_suffix(""))
     print(text)
     return 0
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from .models import MODELS, model_folder
 from .report import machine_lines, table
-from .store import new_result, save
+from .store import new_result, save_with_text
 
 __all__ = ["GOAL", "main", "measure"]
 
@@ -148,9 +148,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     result = new_result([], {})
     result["training"] = measure(options.batch, options.seq_len, options.steps, options.threads)
-    save(result, options.output)
     text = _markdown(result)
-    options.output.with_suffix(".md").write_text(text, encoding="utf-8")
+    save_with_text(result, text, options.output.with_suffix(""))
     print(text)
     return 0
 
